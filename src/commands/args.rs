@@ -1,0 +1,183 @@
+//! Arguments that several commands share. All of them are checked before a key is looked at.
+
+use crate::lock::fence::Token;
+use crate::lock::lease::Ttl;
+use crate::lock::record::{MAX_OWNER_LEN, MAX_REQUEST_LEN, Owner, RequestId};
+use crate::server::{Arg, Args, Error, Printable};
+use uuid::Uuid;
+
+/// The next mandatory argument.
+pub(super) fn required<'a>(args: &mut Args<'a>) -> Result<Arg<'a>, Error> {
+    args.next().ok_or(Error::WrongArity)
+}
+
+/// Makes sure that nothing is left.
+pub(super) fn end(args: &mut Args<'_>) -> Result<(), Error> {
+    match args.next() {
+        None => Ok(()),
+        Some(_) => Err(Error::WrongArity),
+    }
+}
+
+/// An owner.
+pub(super) fn owner(bytes: &[u8]) -> Result<Owner<'_>, Error> {
+    Owner::new(bytes).ok_or(Error::BadLength {
+        name: "owner",
+        max: MAX_OWNER_LEN,
+    })
+}
+
+/// A ttl in milliseconds.
+pub(super) fn ttl(bytes: &[u8]) -> Result<Ttl, Error> {
+    let value = integer(bytes).ok_or(Error::NotAnInteger("ttl"))?;
+    if value <= 0 {
+        return Err(Error::NotPositive("ttl"));
+    }
+    Ttl::from_millis(value).ok_or(Error::NotAnInteger("ttl"))
+}
+
+/// An integer as the server itself reads it: decimal, without plus sign, spaces or leading zeros.
+fn integer(bytes: &[u8]) -> Option<i64> {
+    let value = std::str::from_utf8(bytes).ok()?.parse().ok()?;
+    (itoa::Buffer::new().format::<i64>(value).as_bytes() == bytes).then_some(value)
+}
+
+/// The owner of an acquire: the client's own, or one that the server made for `*`.
+pub(super) struct OwnerArg<'a> {
+    given: &'a [u8],
+    made: Option<[u8; uuid::fmt::Hyphenated::LENGTH]>,
+}
+
+impl<'a> OwnerArg<'a> {
+    /// Reads the argument.
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
+        owner(bytes)?;
+        let made = (bytes == b"*").then(|| {
+            let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
+            Uuid::new_v4().hyphenated().encode_lower(&mut text);
+            text
+        });
+        Ok(Self { given: bytes, made })
+    }
+
+    /// The owner to write down.
+    pub(super) fn owner(&self) -> Result<Owner<'_>, Error> {
+        owner(self.made.as_ref().map_or(self.given, <[u8; 36]>::as_slice))
+    }
+
+    /// Whether the server made it, so that the reply has to tell it.
+    pub(super) fn is_made(&self) -> bool {
+        self.made.is_some()
+    }
+}
+
+/// What stands behind the mandatory arguments of a command: words in any order and any case, each
+/// at most once. A command allows those that it names.
+#[derive(Default)]
+pub(super) struct Options<'a> {
+    pub(super) request: Option<RequestId<'a>>,
+    pub(super) token: Option<Token>,
+}
+
+/// An option's word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    Request,
+    Token,
+}
+
+impl Word {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Request => "REQID",
+            Self::Token => "TOKEN",
+        }
+    }
+}
+
+impl<'a> Options<'a> {
+    /// Reads all that is left of the arguments.
+    pub(super) fn parse(args: &mut Args<'a>, allowed: &[Word]) -> Result<Self, Error> {
+        let mut options = Self::default();
+        while let Some(arg) = args.next() {
+            let word = allowed
+                .iter()
+                .find(|word| arg.bytes().eq_ignore_ascii_case(word.text().as_bytes()))
+                .ok_or_else(|| Error::UnknownOption(Printable::new(arg.bytes())))?;
+            let mut value = || {
+                args.next()
+                    .map(Arg::bytes)
+                    .ok_or(Error::OptionWithoutValue(word.text()))
+            };
+            let repeated = match word {
+                Word::Request => {
+                    let id = RequestId::new(value()?).ok_or(Error::BadLength {
+                        name: "REQID",
+                        max: MAX_REQUEST_LEN,
+                    })?;
+                    options.request.replace(id).is_some()
+                }
+                Word::Token => options.token.replace(token(value()?)?).is_some(),
+            };
+            if repeated {
+                return Err(Error::RepeatedOption(word.text()));
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// A fencing token.
+fn token(bytes: &[u8]) -> Result<Token, Error> {
+    let value = integer(bytes).ok_or(Error::NotAnInteger("TOKEN"))?;
+    if value <= 0 {
+        return Err(Error::NotPositive("TOKEN"));
+    }
+    u64::try_from(value)
+        .ok()
+        .and_then(Token::new)
+        .ok_or(Error::NotAnInteger("TOKEN"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_read_like_the_server_reads_them() {
+        for good in [
+            "0",
+            "1",
+            "-1",
+            "9223372036854775807",
+            "-9223372036854775808",
+        ] {
+            assert_eq!(integer(good.as_bytes()), good.parse().ok(), "{good}");
+        }
+        for bad in [
+            "",
+            " 1",
+            "1 ",
+            "+1",
+            "01",
+            "-0",
+            "1.5",
+            "1e3",
+            "0x1",
+            "9223372036854775808",
+            "\u{661}",
+        ] {
+            assert_eq!(integer(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_made_owner_is_a_random_uuid() {
+        let first = OwnerArg::parse(b"*").expect("an owner");
+        let second = OwnerArg::parse(b"*").expect("an owner");
+        let text = first.owner().expect("an owner").bytes();
+        let uuid = Uuid::try_parse_ascii(text).expect("a UUID");
+        assert_eq!(uuid.get_version_num(), 4);
+        assert_ne!(text, second.owner().expect("an owner").bytes());
+    }
+}

@@ -1,0 +1,14 @@
+//! The commands, one file each.
+
+pub(crate) mod acquire;
+mod args;
+#[cfg(debug_assertions)]
+pub(crate) mod debug;
+pub(crate) mod help;
+pub(crate) mod info;
+pub(crate) mod racquire;
+pub(crate) mod release;
+pub(crate) mod renew;
+
+/// The first version that has the commands of this crate.
+const SINCE: &std::ffi::CStr = c"0.1.0";

@@ -1,0 +1,50 @@
+//! `LOCK.RELEASE key owner [TOKEN token]`
+
+use super::SINCE;
+use super::args::{Options, Word, owner, required};
+use crate::lock::rules::{self, Released};
+use crate::server::{
+    ArgKind, ArgSpec, Args, Command, Context, Error, Key, KeyUse, Module, Reply, Spec,
+};
+
+/// Ends one hold of the owner's.
+pub(crate) struct Release;
+
+impl Command for Release {
+    const SPEC: &'static Spec = &Spec {
+        name: c"LOCK.RELEASE",
+        summary: c"Ends one hold of an owner; the lock is free after the last one",
+        complexity: c"O(1)",
+        since: SINCE,
+        arity: -3,
+        flags: c"write fast",
+        categories: "write fast",
+        tips: None,
+        key: Some(KeyUse::Delete),
+        args: &[
+            ArgSpec::new(c"key", ArgKind::Key),
+            ArgSpec::new(c"owner", ArgKind::Text),
+            ArgSpec::option(c"TOKEN", c"token", ArgKind::Integer),
+        ],
+    };
+
+    fn run(ctx: Context<'_>, mut args: Args<'_>, module: &mut Module) -> Result<Reply, Error> {
+        let key = required(&mut args)?;
+        let owner = owner(required(&mut args)?.bytes())?;
+        let options = Options::parse(&mut args, &[Word::Token])?;
+
+        let mut key = Key::for_writing(ctx, key);
+        let hold = key.hold()?;
+        module.observe(hold.as_ref());
+        let decision = rules::release(hold.as_ref(), owner, options.token);
+        drop(hold);
+        match decision {
+            Released::Freed => key.delete(),
+            Released::Reduced(put) => key.put(&put),
+            Released::ReducedHash(holds) => key.set_hash_count(owner.bytes(), holds),
+            Released::NotYours => return Ok(Reply::NOT_YOURS),
+            Released::NoLock => return Ok(Reply::NO_LOCK),
+        }
+        Ok(Reply::DONE)
+    }
+}

@@ -1,0 +1,11 @@
+//! What a lock means. Pure: no server types, no clock, no I/O; whoever calls passes the moment and
+//! what the keyspace holds, and gets back what to write and what to answer.
+
+pub(crate) mod fence;
+pub(crate) mod lease;
+pub(crate) mod record;
+pub(crate) mod rules;
+pub(crate) mod time;
+
+#[cfg(test)]
+mod model;

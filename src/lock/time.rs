@@ -1,0 +1,18 @@
+//! Moments and durations. Nothing in `lock/` reads a clock: whoever calls says what time it is.
+
+/// A moment on the server's wall clock, in milliseconds since the Unix epoch: the unit of the
+/// deadlines that the server keeps with its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct UnixMillis(pub(crate) i64);
+
+/// A moment on the server's wall clock, in microseconds since the Unix epoch: the unit of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct UnixMicros(pub(crate) u64);
+
+impl UnixMicros {
+    /// The millisecond that this moment lies in.
+    pub(crate) fn as_millis(self) -> UnixMillis {
+        // A u64 divided by 1000 is below i64::MAX.
+        UnixMillis(i64::try_from(self.0 / 1_000).unwrap_or(i64::MAX))
+    }
+}

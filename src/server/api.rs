@@ -1,0 +1,85 @@
+//! Calls of the module API.
+//!
+//! The server fills in one function pointer for each name it knows. Those in [`REQUIRED`] exist
+//! from Redis 7.0 on and are checked once, when the module is loaded; every other one has to be
+//! asked for where it is used.
+
+use redis_module::raw;
+use std::ffi::c_int;
+
+/// What the module API answers when it did what it was asked to.
+pub(super) const OK: c_int = raw::REDISMODULE_OK as c_int;
+/// What the module API answers when it did not.
+pub(super) const ERR: c_int = raw::REDISMODULE_ERR as c_int;
+
+/// Calls a function of [`REQUIRED`]. To be used in an `unsafe` block that says why its arguments
+/// are what the function expects.
+macro_rules! api {
+    ($name:ident($($argument:expr),* $(,)?)) => {
+        match redis_module::raw::$name {
+            Some(function) => function($($argument),*),
+            None => $crate::server::api::missing(stringify!($name)),
+        }
+    };
+}
+pub(super) use api;
+
+macro_rules! required {
+    ($($name:ident),* $(,)?) => {
+        /// The name of a function that this module cannot do without and that the server does not
+        /// have.
+        pub(super) fn first_missing() -> Option<&'static str> {
+            $(
+                // SAFETY: the server writes the pointer while it loads the module, on this very
+                // thread, and never again.
+                if unsafe { raw::$name }.is_none() {
+                    return Some(stringify!($name));
+                }
+            )*
+            None
+        }
+    };
+}
+
+required! {
+    RedisModule_CloseKey,
+    RedisModule_CreateCommand,
+    RedisModule_CreateString,
+    RedisModule_DeleteKey,
+    RedisModule_FreeString,
+    RedisModule_GetAbsExpire,
+    RedisModule_GetCommand,
+    RedisModule_GetServerVersion,
+    RedisModule_HashSet,
+    RedisModule_KeyType,
+    RedisModule_Log,
+    RedisModule_NotifyKeyspaceEvent,
+    RedisModule_OpenKey,
+    RedisModule_Replicate,
+    RedisModule_ReplyWithArray,
+    RedisModule_ReplyWithError,
+    RedisModule_ReplyWithLongLong,
+    RedisModule_ReplyWithMap,
+    RedisModule_ReplyWithNull,
+    RedisModule_ReplyWithStringBuffer,
+    RedisModule_ScanCursorCreate,
+    RedisModule_ScanCursorDestroy,
+    RedisModule_ScanKey,
+    RedisModule_SetAbsExpire,
+    RedisModule_SetCommandInfo,
+    RedisModule_SetModuleOptions,
+    RedisModule_SignalModifiedKey,
+    RedisModule_StringDMA,
+    RedisModule_StringPtrLen,
+    RedisModule_StringSet,
+    RedisModule_ValueLength,
+    RedisModule_WrongArity,
+}
+
+/// Reports a function that is called without standing in [`REQUIRED`]: a mistake in this crate,
+/// which the guard of the callback turns into an error reply.
+#[expect(clippy::panic, reason = "the guard of every callback catches it")]
+#[cold]
+pub(super) fn missing(name: &'static str) -> ! {
+    panic!("the server has no {name}")
+}

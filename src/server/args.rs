@@ -1,0 +1,56 @@
+//! The arguments of a command.
+
+use super::string::Str;
+use redis_module::raw;
+use std::ffi::c_int;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+/// One argument.
+pub(crate) type Arg<'a> = Str<'a>;
+
+/// The arguments after the command's name, in order.
+pub(crate) struct Args<'a> {
+    next: NonNull<*mut raw::RedisModuleString>,
+    left: usize,
+    life: PhantomData<&'a [*mut raw::RedisModuleString]>,
+}
+
+impl<'a> Args<'a> {
+    /// # Safety
+    /// `argv` and `argc` are what the server passed to a command, and the command runs for `'a`.
+    pub(super) unsafe fn from_raw(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Self {
+        let mut args = Self {
+            next: NonNull::new(argv).unwrap_or(NonNull::dangling()),
+            left: if argv.is_null() {
+                0
+            } else {
+                usize::try_from(argc).unwrap_or(0)
+            },
+            life: PhantomData,
+        };
+        args.next();
+        args
+    }
+}
+
+impl<'a> Iterator for Args<'a> {
+    type Item = Arg<'a>;
+
+    fn next(&mut self) -> Option<Arg<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        // SAFETY: at least one of the server's arguments is left, so `next` points at it and may
+        // be moved to its end; arguments neither change nor go away while their command runs.
+        unsafe {
+            let arg = Str::from_raw(self.next.read());
+            self.next = self.next.add(1);
+            Some(arg)
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Args<'_> {}

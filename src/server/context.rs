@@ -1,0 +1,60 @@
+//! The context that the server passes to every callback.
+
+use super::api::api;
+use super::string::Str;
+use redis_module::raw;
+use std::ffi::{CStr, c_int};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+/// The server, as seen from a callback that runs for `'c`.
+#[derive(Clone, Copy)]
+pub(crate) struct Context<'c> {
+    raw: NonNull<raw::RedisModuleCtx>,
+    life: PhantomData<&'c ()>,
+}
+
+/// Classes of keyspace events that this module sends.
+#[derive(Clone, Copy)]
+pub(super) enum EventClass {
+    Generic,
+    String,
+    Hash,
+}
+
+impl Context<'_> {
+    /// `None` for a null pointer.
+    ///
+    /// # Safety
+    /// `raw` is what the server passed to a callback, and the callback runs for `'c`.
+    pub(super) unsafe fn from_raw(raw: *mut raw::RedisModuleCtx) -> Option<Self> {
+        Some(Self {
+            raw: NonNull::new(raw)?,
+            life: PhantomData,
+        })
+    }
+
+    /// The context as the server's functions take it.
+    pub(super) fn as_raw(self) -> *mut raw::RedisModuleCtx {
+        self.raw.as_ptr()
+    }
+
+    /// Tells clients and modules that listen to keyspace events what happened to `key`.
+    pub(super) fn notify(self, class: EventClass, event: &CStr, key: Str<'_>) {
+        let class = match class {
+            EventClass::Generic => raw::REDISMODULE_NOTIFY_GENERIC,
+            EventClass::String => raw::REDISMODULE_NOTIFY_STRING,
+            EventClass::Hash => raw::REDISMODULE_NOTIFY_HASH,
+        };
+        // SAFETY: context and key are alive, and the event ends with a NUL. The only failure is a
+        // context without a client, which then has no database to notify about either.
+        unsafe {
+            api!(RedisModule_NotifyKeyspaceEvent(
+                self.as_raw(),
+                class.cast_signed(),
+                event.as_ptr(),
+                key.as_raw()
+            ));
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The key of a lock.
+//!
+//! A write does all that the plain command for it would do: it changes the key, replicates that
+//! command with absolute times, touches `WATCH`es, and sends the command's keyspace events. A key
+//! that is only looked at does none of this.
+
+use super::api::api;
+use super::context::{Context, EventClass};
+use super::reply::Error;
+use super::string::{OwnedStr, Str};
+use crate::lock::lease::Deadline;
+use crate::lock::rules::{Hold, Put};
+use redis_module::raw;
+use std::ffi::{c_int, c_longlong, c_void};
+use std::ptr;
+
+const READ: c_int = raw::REDISMODULE_READ.cast_signed();
+const READ_WRITE: c_int = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE).cast_signed();
+
+/// An open key, closed when dropped.
+pub(crate) struct Key<'c> {
+    ctx: Context<'c>,
+    name: Str<'c>,
+    /// Null when the key was opened for reading and does not exist.
+    raw: *mut raw::RedisModuleKey,
+}
+
+impl<'c> Key<'c> {
+    /// Opens a key to look at it.
+    pub(crate) fn for_reading(ctx: Context<'c>, name: Str<'c>) -> Self {
+        Self::open(ctx, name, READ)
+    }
+
+    /// Opens a key to change it. One that has lapsed is deleted by this.
+    pub(crate) fn for_writing(ctx: Context<'c>, name: Str<'c>) -> Self {
+        Self::open(ctx, name, READ_WRITE)
+    }
+
+    fn open(ctx: Context<'c>, name: Str<'c>, mode: c_int) -> Self {
+        // SAFETY: context and name are alive for 'c, which outlives the handle.
+        let raw = unsafe { api!(RedisModule_OpenKey(ctx.as_raw(), name.as_raw(), mode)) };
+        Self {
+            ctx,
+            name,
+            raw: raw.cast(),
+        }
+    }
+
+    /// The hold that the key stands for: `None` when there is no key, an error when it is no lock.
+    pub(crate) fn hold(&self) -> Result<Option<Hold<'_>>, Error> {
+        // SAFETY: the handle is open or null, and the server takes both.
+        let kind = unsafe { api!(RedisModule_KeyType(self.raw)) };
+        match kind.try_into() {
+            Ok(raw::REDISMODULE_KEYTYPE_EMPTY) => Ok(None),
+            Ok(raw::REDISMODULE_KEYTYPE_STRING) => {
+                Ok(Some(Hold::of_string(self.string(), self.deadline())))
+            }
+            Ok(raw::REDISMODULE_KEYTYPE_HASH) => self
+                .only_field()
+                .and_then(|(owner, count)| Hold::of_hash(owner, &count, self.deadline()))
+                .map(Some)
+                .ok_or(Error::WrongType),
+            _ => Err(Error::WrongType),
+        }
+    }
+
+    /// When the key expires. Only for a key that exists.
+    fn deadline(&self) -> Option<Deadline> {
+        // SAFETY: the caller found a value, so the handle is open.
+        let at = unsafe { api!(RedisModule_GetAbsExpire(self.raw)) };
+        (at >= 0).then_some(Deadline(at))
+    }
+
+    /// The value of a string key.
+    fn string(&self) -> &[u8] {
+        let mut len = 0;
+        // SAFETY: the caller found a string, so the handle is open; the server answers with a
+        // pointer to as many bytes as it says. They stay until the key is written, which takes
+        // `&mut self`.
+        unsafe {
+            let start = api!(RedisModule_StringDMA(self.raw, &raw mut len, READ));
+            if start.is_null() {
+                return &[];
+            }
+            std::slice::from_raw_parts(start.cast::<u8>(), len)
+        }
+    }
+
+    /// Field and value of a hash that has just one.
+    fn only_field(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        // SAFETY: the caller found a hash, so the handle is open.
+        if unsafe { api!(RedisModule_ValueLength(self.raw)) } != 1 {
+            return None;
+        }
+        let mut found = None;
+        // SAFETY: `collect_field` gets back the pointer to `found`, which outlives the scan; the
+        // cursor is destroyed by the one who made it.
+        unsafe {
+            let cursor = api!(RedisModule_ScanCursorCreate());
+            while found.is_none()
+                && api!(RedisModule_ScanKey(
+                    self.raw,
+                    cursor,
+                    Some(collect_field),
+                    (&raw mut found).cast()
+                )) != 0
+            {}
+            api!(RedisModule_ScanCursorDestroy(cursor));
+        }
+        found
+    }
+
+    /// Writes a record, like `SET key value PXAT deadline`.
+    pub(crate) fn put(&mut self, put: &Put) {
+        let value = OwnedStr::new(&put.value);
+        let (ctx, key, value) = (self.ctx.as_raw(), self.name.as_raw(), value.as_str());
+        // SAFETY: the handle is open for writing, all strings are alive, and each letter of the
+        // format has its argument: two strings of the server, a C string, a long long.
+        unsafe {
+            api!(RedisModule_StringSet(self.raw, value.as_raw()));
+            match put.deadline {
+                Some(Deadline(at)) => {
+                    api!(RedisModule_SetAbsExpire(self.raw, at));
+                    api!(RedisModule_Replicate(
+                        ctx,
+                        c"SET".as_ptr(),
+                        c"sscl".as_ptr(),
+                        key,
+                        value.as_raw(),
+                        c"PXAT".as_ptr(),
+                        c_longlong::from(at)
+                    ));
+                }
+                None => {
+                    api!(RedisModule_Replicate(
+                        ctx,
+                        c"SET".as_ptr(),
+                        c"ss".as_ptr(),
+                        key,
+                        value.as_raw()
+                    ));
+                }
+            }
+        }
+        self.written(EventClass::String, c"set");
+        if put.deadline.is_some() {
+            self.ctx.notify(EventClass::Generic, c"expire", self.name);
+        }
+    }
+
+    /// Moves the deadline, like `PEXPIREAT key deadline`.
+    pub(crate) fn set_deadline(&mut self, Deadline(at): Deadline) {
+        // SAFETY: the handle is open for writing, the name is alive, and each letter of the format
+        // has its argument: a string of the server, a long long.
+        unsafe {
+            api!(RedisModule_SetAbsExpire(self.raw, at));
+            api!(RedisModule_Replicate(
+                self.ctx.as_raw(),
+                c"PEXPIREAT".as_ptr(),
+                c"sl".as_ptr(),
+                self.name.as_raw(),
+                c_longlong::from(at)
+            ));
+        }
+        self.written(EventClass::Generic, c"expire");
+    }
+
+    /// Writes the count of a foreign hash, like `HSET key owner holds`.
+    pub(crate) fn set_hash_count(&mut self, owner: &[u8], holds: u64) {
+        let owner = OwnedStr::new(owner);
+        let count = OwnedStr::new(itoa::Buffer::new().format(holds).as_bytes());
+        let (owner, count) = (owner.as_str().as_raw(), count.as_str().as_raw());
+        // SAFETY: the handle is open for writing and all strings are alive. The list of pairs ends
+        // with a null pointer; each letter of the format has its string.
+        unsafe {
+            api!(RedisModule_HashSet(
+                self.raw,
+                raw::REDISMODULE_HASH_NONE.cast_signed(),
+                owner,
+                count,
+                ptr::null_mut::<c_void>()
+            ));
+            api!(RedisModule_Replicate(
+                self.ctx.as_raw(),
+                c"HSET".as_ptr(),
+                c"sss".as_ptr(),
+                self.name.as_raw(),
+                owner,
+                count
+            ));
+        }
+        self.written(EventClass::Hash, c"hset");
+    }
+
+    /// Deletes the key, like `DEL key`.
+    pub(crate) fn delete(&mut self) {
+        // SAFETY: the handle is open for writing, the name is alive, and the format's letter has
+        // its string.
+        unsafe {
+            api!(RedisModule_DeleteKey(self.raw));
+            api!(RedisModule_Replicate(
+                self.ctx.as_raw(),
+                c"DEL".as_ptr(),
+                c"s".as_ptr(),
+                self.name.as_raw()
+            ));
+        }
+        self.written(EventClass::Generic, c"del");
+    }
+
+    /// What every write ends with.
+    fn written(&self, class: EventClass, event: &std::ffi::CStr) {
+        // SAFETY: context and name are alive.
+        unsafe {
+            api!(RedisModule_SignalModifiedKey(
+                self.ctx.as_raw(),
+                self.name.as_raw()
+            ));
+        }
+        self.ctx.notify(class, event, self.name);
+    }
+}
+
+impl Drop for Key<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the handle came from the server and is given back here, once; null is allowed.
+        unsafe { api!(RedisModule_CloseKey(self.raw)) }
+    }
+}
+
+/// Takes a copy of the first field that a scan comes by.
+unsafe extern "C" fn collect_field(
+    _key: *mut raw::RedisModuleKey,
+    field: *mut raw::RedisModuleString,
+    value: *mut raw::RedisModuleString,
+    found: *mut c_void,
+) {
+    super::guard::guard(|| {
+        if value.is_null() {
+            return;
+        }
+        // SAFETY: `only_field` passes a pointer to its own variable, and the server keeps both
+        // strings until this function returns.
+        unsafe {
+            let found = &mut *found.cast::<Option<(Vec<u8>, Vec<u8>)>>();
+            found.get_or_insert_with(|| {
+                (
+                    Str::from_raw(field).bytes().to_vec(),
+                    Str::from_raw(value).bytes().to_vec(),
+                )
+            });
+        }
+    });
+}

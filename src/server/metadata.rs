@@ -1,0 +1,271 @@
+//! What a command says of itself: `COMMAND DOCS`, `COMMAND INFO`, key specs, ACL categories.
+
+use super::api::{OK, api};
+use super::context::Context;
+use redis_module::raw;
+use std::ffi::{CStr, c_char, c_int};
+use std::fmt;
+use std::ptr;
+
+/// The description of one command.
+pub(crate) struct Spec {
+    pub(crate) name: &'static CStr,
+    /// One line without a full stop.
+    pub(crate) summary: &'static CStr,
+    pub(crate) complexity: &'static CStr,
+    /// The version of this module that had it first.
+    pub(crate) since: &'static CStr,
+    /// Number of arguments with the name; negative when there may be more.
+    pub(crate) arity: c_int,
+    /// Flags as the server names them, separated by spaces.
+    pub(crate) flags: &'static CStr,
+    /// The server's own ACL categories, separated by spaces; [`CATEGORY`] is added.
+    pub(crate) categories: &'static str,
+    /// Hints for clients and proxies, separated by spaces.
+    pub(crate) tips: Option<&'static CStr>,
+    /// What happens to the key, for a command whose first argument is one.
+    pub(crate) key: Option<KeyUse>,
+    pub(crate) args: &'static [ArgSpec],
+}
+
+/// The ACL category of all commands of this module.
+pub(crate) const CATEGORY: &CStr = c"lock";
+
+/// What a command does to its key.
+#[derive(Clone, Copy)]
+pub(crate) enum KeyUse {
+    /// Looks at it.
+    Read,
+    /// Creates it, or changes what it holds.
+    Insert,
+    /// Changes it, where it exists.
+    Update,
+    /// Changes or deletes it.
+    Delete,
+}
+
+/// The description of one argument.
+pub(crate) struct ArgSpec {
+    pub(crate) name: &'static CStr,
+    pub(crate) kind: ArgKind,
+    /// The word that introduces it.
+    pub(crate) token: Option<&'static CStr>,
+    pub(crate) optional: bool,
+}
+
+/// What an argument is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ArgKind {
+    Key,
+    Text,
+    Integer,
+}
+
+impl ArgSpec {
+    /// A mandatory argument.
+    pub(crate) const fn new(name: &'static CStr, kind: ArgKind) -> Self {
+        Self {
+            name,
+            kind,
+            token: None,
+            optional: false,
+        }
+    }
+
+    /// An option: a word and its value.
+    pub(crate) const fn option(token: &'static CStr, name: &'static CStr, kind: ArgKind) -> Self {
+        Self {
+            name,
+            kind,
+            token: Some(token),
+            optional: true,
+        }
+    }
+}
+
+/// The command as one writes it: `LOCK.RELEASE key owner [TOKEN token]`.
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name.to_string_lossy())?;
+        self.args.iter().try_for_each(|arg| write!(f, " {arg}"))
+    }
+}
+
+impl fmt::Display for ArgSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (open, close) = if self.optional { ("[", "]") } else { ("", "") };
+        f.write_str(open)?;
+        if let Some(token) = self.token {
+            write!(f, "{} ", token.to_string_lossy())?;
+        }
+        write!(f, "{}{close}", self.name.to_string_lossy())
+    }
+}
+
+/// Adds the ACL category of this module where the server has categories of modules.
+pub(super) fn add_category(ctx: Context<'_>) -> Result<(), String> {
+    // SAFETY: reading a pointer that the server set while loading the module.
+    let Some(add) = (unsafe { raw::RedisModule_AddACLCategory }) else {
+        return Ok(());
+    };
+    // SAFETY: the context is that of the module being loaded, the name ends with a NUL.
+    if unsafe { add(ctx.as_raw(), CATEGORY.as_ptr()) } == OK {
+        Ok(())
+    } else {
+        Err(format!("the ACL category {CATEGORY:?} is taken"))
+    }
+}
+
+/// Registers a command with all that is to be known of it.
+pub(super) fn register(
+    ctx: Context<'_>,
+    spec: &Spec,
+    handler: raw::RedisModuleCmdFunc,
+) -> Result<(), String> {
+    let failed = |step: &str| format!("{step} of {:?} was refused by the server", spec.name);
+    let (first_key, last_key, key_step) = match spec.key {
+        Some(_) => (1, 1, 1),
+        None => (0, 0, 0),
+    };
+    // SAFETY: the context is that of the module being loaded; name and flags end with a NUL; the
+    // handler has the signature of a command.
+    let created = unsafe {
+        api!(RedisModule_CreateCommand(
+            ctx.as_raw(),
+            spec.name.as_ptr(),
+            handler,
+            spec.flags.as_ptr(),
+            first_key,
+            last_key,
+            key_step
+        ))
+    };
+    if created != OK {
+        return Err(failed("the registration"));
+    }
+    // SAFETY: the command was created just now, in this context.
+    let command = unsafe { api!(RedisModule_GetCommand(ctx.as_raw(), spec.name.as_ptr())) };
+    if command.is_null() {
+        return Err(failed("the registration"));
+    }
+    describe(command, spec).ok_or_else(|| failed("the description"))?;
+    categorise(command, spec).ok_or_else(|| failed("the ACL category"))
+}
+
+/// Hands over what `COMMAND DOCS` shows. The server copies all of it.
+fn describe(command: *mut raw::RedisModuleCommand, spec: &Spec) -> Option<()> {
+    let version = raw::RedisModuleCommandInfoVersion {
+        version: 1,
+        sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
+        sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
+        sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
+    };
+    let mut keys: Vec<raw::RedisModuleCommandKeySpec> =
+        spec.key.map(key_spec).into_iter().collect();
+    // SAFETY: these are structs of integers and pointers. Zeroes are valid in all of them, and an
+    // element of zeroes is how the server knows the end of a list.
+    keys.push(unsafe { std::mem::zeroed() });
+    let mut args: Vec<_> = spec.args.iter().map(arg_spec).collect();
+    // SAFETY: as above.
+    args.push(unsafe { std::mem::zeroed() });
+    let info = raw::RedisModuleCommandInfo {
+        version: &raw const version,
+        summary: spec.summary.as_ptr(),
+        complexity: spec.complexity.as_ptr(),
+        since: spec.since.as_ptr(),
+        history: ptr::null_mut(),
+        tips: pointer(spec.tips),
+        arity: spec.arity,
+        key_specs: keys.as_mut_ptr(),
+        args: args.as_mut_ptr(),
+    };
+    // SAFETY: the command is registered; all that `info` points to lives until after the call, and
+    // its lists end with an element of zeroes.
+    (unsafe { api!(RedisModule_SetCommandInfo(command, &raw const info)) } == OK).then_some(())
+}
+
+/// Sets the ACL categories where the server lets modules do so.
+fn categorise(command: *mut raw::RedisModuleCommand, spec: &Spec) -> Option<()> {
+    // SAFETY: reading pointers that the server set while loading the module.
+    let (set, custom) = unsafe {
+        (
+            raw::RedisModule_SetCommandACLCategories,
+            raw::RedisModule_AddACLCategory,
+        )
+    };
+    let Some(set) = set else {
+        return Some(());
+    };
+    let own = if custom.is_some() {
+        CATEGORY.to_bytes()
+    } else {
+        b""
+    };
+    let categories =
+        std::ffi::CString::new([spec.categories.as_bytes(), b" ", own].concat()).ok()?;
+    // SAFETY: the command is registered and the names end with a NUL.
+    (unsafe { set(command, categories.as_ptr()) } == OK).then_some(())
+}
+
+/// A key as the first argument.
+fn key_spec(usage: KeyUse) -> raw::RedisModuleCommandKeySpec {
+    let flags = match usage {
+        KeyUse::Read => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
+        KeyUse::Insert => {
+            raw::REDISMODULE_CMD_KEY_RW
+                | raw::REDISMODULE_CMD_KEY_ACCESS
+                | raw::REDISMODULE_CMD_KEY_INSERT
+        }
+        KeyUse::Update => {
+            raw::REDISMODULE_CMD_KEY_RW
+                | raw::REDISMODULE_CMD_KEY_ACCESS
+                | raw::REDISMODULE_CMD_KEY_UPDATE
+        }
+        KeyUse::Delete => {
+            raw::REDISMODULE_CMD_KEY_RW
+                | raw::REDISMODULE_CMD_KEY_ACCESS
+                | raw::REDISMODULE_CMD_KEY_DELETE
+        }
+    };
+    // SAFETY: a struct of integers, pointers and unions of such: zeroes are valid.
+    let mut spec: raw::RedisModuleCommandKeySpec = unsafe { std::mem::zeroed() };
+    spec.flags = flags.into();
+    spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
+    spec.bs.index.pos = 1;
+    spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+    spec.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 {
+        lastkey: 0,
+        keystep: 1,
+        limit: 0,
+    };
+    spec
+}
+
+fn arg_spec(arg: &ArgSpec) -> raw::RedisModuleCommandArg {
+    let kind = match arg.kind {
+        ArgKind::Key => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
+        ArgKind::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
+        ArgKind::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+    };
+    let flags = if arg.optional {
+        raw::REDISMODULE_CMD_ARG_OPTIONAL
+    } else {
+        raw::REDISMODULE_CMD_ARG_NONE
+    };
+    raw::RedisModuleCommandArg {
+        name: arg.name.as_ptr(),
+        type_: kind,
+        key_spec_index: if arg.kind == ArgKind::Key { 0 } else { -1 },
+        token: pointer(arg.token),
+        summary: ptr::null(),
+        since: ptr::null(),
+        flags: flags.cast_signed(),
+        deprecated_since: ptr::null(),
+        subargs: ptr::null_mut(),
+        display_text: ptr::null(),
+    }
+}
+
+fn pointer(text: Option<&'static CStr>) -> *const c_char {
+    text.map_or(ptr::null(), CStr::as_ptr)
+}

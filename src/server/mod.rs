@@ -1,0 +1,27 @@
+//! The server's side: everything that touches the module API, and all of the crate's `unsafe`.
+//!
+//! Whatever the server calls goes through [`guard`], so that no panic crosses the C boundary, and
+//! reaches the rest of the crate as safe values: a [`Context`], its [`Args`], its [`Key`]s.
+
+mod api;
+mod args;
+mod clock;
+mod context;
+mod dispatch;
+mod guard;
+mod key;
+mod load;
+mod log;
+mod metadata;
+mod reply;
+mod state;
+mod string;
+
+pub(crate) use args::{Arg, Args};
+pub(crate) use clock::now;
+pub(crate) use context::Context;
+pub(crate) use dispatch::{Command, Entry};
+pub(crate) use key::Key;
+pub(crate) use metadata::{ArgKind, ArgSpec, KeyUse, Spec};
+pub(crate) use reply::{Error, Printable, Reply};
+pub(crate) use state::Module;
