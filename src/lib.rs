@@ -31,6 +31,8 @@ const COMMANDS: &[Entry] = &[
     Entry::of::<commands::release::Release>(),
     Entry::of::<commands::renew::Renew>(),
     Entry::of::<commands::info::Info>(),
+    Entry::of::<commands::queue::Queue>(),
+    Entry::of::<commands::contended::Contended>(),
     Entry::of::<commands::help::Help>(),
     #[cfg(debug_assertions)]
     Entry::of::<commands::debug::Debug>(),

@@ -1,10 +1,11 @@
-//! `LOCK.ACQUIRE key owner ttl [REQID id]`
+//! `LOCK.ACQUIRE key owner ttl [BLOCK timeout] [REQID id]`
 
 use super::SINCE;
 use super::args::{Options, OwnerArg, Word, required, ttl};
 use crate::lock::rules::{self, Acquired};
 use crate::server::{
-    ArgKind, ArgSpec, Args, Command, Context, Error, Key, KeyUse, Module, Reply, Spec, now,
+    ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, Module, Reply, Spec, open, wait,
+    wall_clock,
 };
 
 /// Takes the lock when nobody holds it.
@@ -13,12 +14,12 @@ pub(crate) struct Acquire;
 impl Command for Acquire {
     const SPEC: &'static Spec = &Spec {
         name: c"LOCK.ACQUIRE",
-        summary: c"Acquires a lock for an owner if nobody holds it",
+        summary: c"Acquires a lock for an owner if nobody holds it, or waits for it",
         complexity: c"O(1)",
         since: SINCE,
         arity: -4,
-        flags: c"write deny-oom fast",
-        categories: "write fast",
+        flags: c"write deny-oom fast blocking",
+        categories: "write fast blocking",
         tips: None,
         key: Some(KeyUse::Insert),
         args: ARGS,
@@ -34,6 +35,7 @@ pub(super) const ARGS: &[ArgSpec] = &[
     ArgSpec::new(c"key", ArgKind::Key),
     ArgSpec::new(c"owner", ArgKind::Text),
     ArgSpec::new(c"ttl", ArgKind::Integer),
+    ArgSpec::option(c"BLOCK", c"timeout", ArgKind::Integer),
     ArgSpec::option(c"REQID", c"id", ArgKind::Text),
 ];
 
@@ -47,7 +49,7 @@ pub(super) fn acquire(
     let key = required(&mut args)?;
     let owner_arg = OwnerArg::parse(required(&mut args)?.bytes())?;
     let ttl = ttl(required(&mut args)?.bytes())?;
-    let options = Options::parse(&mut args, &[Word::Request])?;
+    let options = Options::parse(&mut args, &[Word::Block, Word::Request])?;
     if owner_arg.is_made() && options.request.is_some() {
         return Err(Error::RequestOfGeneratedOwner);
     }
@@ -59,10 +61,11 @@ pub(super) fn acquire(
         reentrant,
     };
 
-    let mut key = Key::for_writing(ctx, key);
+    let mut key = open(ctx, key, module);
     let hold = key.hold()?;
     module.observe(hold.as_ref());
-    let decision = rules::acquire(hold.as_ref(), &asked, now(), &mut module.fence);
+    let decision = rules::acquire(hold.as_ref(), &asked, wall_clock(), &mut module.fence);
+    let deadline = hold.as_ref().and_then(|hold| hold.deadline);
     drop(hold);
     let token = match decision {
         Acquired::Granted(token, put) | Acquired::Reentered(token, put) => {
@@ -70,16 +73,22 @@ pub(super) fn acquire(
             token
         }
         Acquired::Repeated(token) => token,
-        Acquired::Busy => return Ok(Reply::Nil),
+        Acquired::Busy => {
+            return match options.patience {
+                None => Ok(Reply::Nil),
+                Some(patience) => wait(
+                    ctx,
+                    module,
+                    &key,
+                    &asked,
+                    patience,
+                    deadline,
+                    owner_arg.is_made(),
+                ),
+            };
+        }
         Acquired::TooManyHolds => return Err(Error::TooManyHolds),
         Acquired::NoToken => return Err(Error::NoToken),
     };
-    Ok(if owner_arg.is_made() {
-        Reply::Array(vec![
-            Reply::token(token),
-            Reply::Bulk(owner.bytes().to_vec()),
-        ])
-    } else {
-        Reply::token(token)
-    })
+    Ok(Reply::grant(token, owner_arg.is_made().then_some(owner)))
 }

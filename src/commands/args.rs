@@ -1,10 +1,14 @@
 //! Arguments that several commands share. All of them are checked before a key is looked at.
 
 use crate::lock::fence::Token;
-use crate::lock::lease::Ttl;
+use crate::lock::lease::{MAX_TTL_MS, Ttl};
 use crate::lock::record::{MAX_OWNER_LEN, MAX_REQUEST_LEN, Owner, RequestId};
-use crate::server::{Arg, Args, Error, Printable};
+use crate::server::{Arg, Args, Error, Patience, Printable};
+use std::num::NonZeroU64;
 use uuid::Uuid;
+
+/// How many lines a command shows that was not told.
+pub(super) const DEFAULT_COUNT: usize = 10;
 
 /// The next mandatory argument.
 pub(super) fn required<'a>(args: &mut Args<'a>) -> Result<Arg<'a>, Error> {
@@ -75,13 +79,17 @@ impl<'a> OwnerArg<'a> {
 /// at most once. A command allows those that it names.
 #[derive(Default)]
 pub(super) struct Options<'a> {
+    pub(super) patience: Option<Patience>,
     pub(super) request: Option<RequestId<'a>>,
     pub(super) token: Option<Token>,
+    pub(super) count: Option<usize>,
 }
 
 /// An option's word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Word {
+    Block,
+    Count,
     Request,
     Token,
 }
@@ -89,6 +97,8 @@ pub(super) enum Word {
 impl Word {
     fn text(self) -> &'static str {
         match self {
+            Self::Block => "BLOCK",
+            Self::Count => "COUNT",
             Self::Request => "REQID",
             Self::Token => "TOKEN",
         }
@@ -110,6 +120,8 @@ impl<'a> Options<'a> {
                     .ok_or(Error::OptionWithoutValue(word.text()))
             };
             let repeated = match word {
+                Word::Block => options.patience.replace(patience(value()?)?).is_some(),
+                Word::Count => options.count.replace(count(value()?)?).is_some(),
                 Word::Request => {
                     let id = RequestId::new(value()?).ok_or(Error::BadLength {
                         name: "REQID",
@@ -125,6 +137,25 @@ impl<'a> Options<'a> {
         }
         Ok(options)
     }
+}
+
+/// How long to wait, in milliseconds; 0 is for ever.
+fn patience(bytes: &[u8]) -> Result<Patience, Error> {
+    let value = integer(bytes).ok_or(Error::NotAnInteger("timeout"))?;
+    if value > MAX_TTL_MS {
+        return Err(Error::NotAnInteger("timeout"));
+    }
+    let value = u64::try_from(value).map_err(|_| Error::Negative("timeout"))?;
+    Ok(NonZeroU64::new(value).map_or(Patience::Forever, Patience::Millis))
+}
+
+/// How many lines to show at most.
+fn count(bytes: &[u8]) -> Result<usize, Error> {
+    let value = integer(bytes).ok_or(Error::NotAnInteger("COUNT"))?;
+    if value <= 0 {
+        return Err(Error::NotPositive("COUNT"));
+    }
+    usize::try_from(value).map_err(|_| Error::NotAnInteger("COUNT"))
 }
 
 /// A fencing token.

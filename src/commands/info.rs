@@ -5,7 +5,7 @@ use super::args::{end, required};
 use crate::lock::rules::{Hold, Layout};
 use crate::lock::time::UnixMillis;
 use crate::server::{
-    ArgKind, ArgSpec, Args, Command, Context, Error, Key, KeyUse, Module, Reply, Spec, now,
+    ArgKind, ArgSpec, Args, Command, Context, Error, Key, KeyUse, Module, Reply, Spec, wall_clock,
 };
 
 /// Shows who holds a lock.
@@ -26,19 +26,20 @@ impl Command for Info {
     };
 
     fn run(ctx: Context<'_>, mut args: Args<'_>, module: &mut Module) -> Result<Reply, Error> {
-        let key = required(&mut args)?;
+        let name = required(&mut args)?;
         end(&mut args)?;
 
-        let key = Key::for_reading(ctx, key);
+        let waiters = module.waits.waiting_for(ctx.db(), name.bytes());
+        let key = Key::for_reading(ctx, name);
         let hold = key.hold()?;
         module.observe(hold.as_ref());
-        Ok(describe(hold.as_ref(), now().as_millis()))
+        Ok(describe(hold.as_ref(), waiters, wall_clock().as_millis()))
     }
 }
 
 /// The same fields in the same order for every lock, so that nobody has to look whether one is
 /// there. `ttl` follows `PTTL`: -1 without a TTL, -2 without a key.
-fn describe(hold: Option<&Hold<'_>>, now: UnixMillis) -> Reply {
+fn describe(hold: Option<&Hold<'_>>, waiters: usize, now: UnixMillis) -> Reply {
     let (state, mode, ttl) = match hold {
         None => ("free", Reply::Nil, -2),
         Some(Hold { deadline, .. }) => (
@@ -68,7 +69,7 @@ fn describe(hold: Option<&Hold<'_>>, now: UnixMillis) -> Reply {
         ),
         (Reply::Word("token"), token.map_or(Reply::Nil, Reply::token)),
         (Reply::Word("ttl"), Reply::Integer(ttl)),
-        (Reply::Word("waiters"), Reply::Integer(0)),
+        (Reply::Word("waiters"), Reply::count(waiters)),
         (
             Reply::Word("layout"),
             layout.map_or(Reply::Nil, Reply::Word),

@@ -2,10 +2,12 @@
 
 pub(crate) mod acquire;
 mod args;
+pub(crate) mod contended;
 #[cfg(debug_assertions)]
 pub(crate) mod debug;
 pub(crate) mod help;
 pub(crate) mod info;
+pub(crate) mod queue;
 pub(crate) mod racquire;
 pub(crate) mod release;
 pub(crate) mod renew;

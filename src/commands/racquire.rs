@@ -1,4 +1,4 @@
-//! `LOCK.RACQUIRE key owner ttl [REQID id]`
+//! `LOCK.RACQUIRE key owner ttl [BLOCK timeout] [REQID id]`
 
 use super::SINCE;
 use super::acquire::{ARGS, acquire};
@@ -14,8 +14,8 @@ impl Command for ReentrantAcquire {
         complexity: c"O(1)",
         since: SINCE,
         arity: -4,
-        flags: c"write deny-oom fast",
-        categories: "write fast",
+        flags: c"write deny-oom fast blocking",
+        categories: "write fast blocking",
         tips: None,
         key: Some(KeyUse::Insert),
         args: ARGS,

@@ -4,7 +4,7 @@ use super::SINCE;
 use super::args::{Options, Word, owner, required};
 use crate::lock::rules::{self, Released};
 use crate::server::{
-    ArgKind, ArgSpec, Args, Command, Context, Error, Key, KeyUse, Module, Reply, Spec,
+    ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, Module, Reply, Spec, free, open,
 };
 
 /// Ends one hold of the owner's.
@@ -33,13 +33,13 @@ impl Command for Release {
         let owner = owner(required(&mut args)?.bytes())?;
         let options = Options::parse(&mut args, &[Word::Token])?;
 
-        let mut key = Key::for_writing(ctx, key);
+        let mut key = open(ctx, key, module);
         let hold = key.hold()?;
         module.observe(hold.as_ref());
         let decision = rules::release(hold.as_ref(), owner, options.token);
         drop(hold);
         match decision {
-            Released::Freed => key.delete(),
+            Released::Freed => free(ctx, module, &mut key),
             Released::Reduced(put) => key.put(&put),
             Released::ReducedHash(holds) => key.set_hash_count(owner.bytes(), holds),
             Released::NotYours => return Ok(Reply::NOT_YOURS),

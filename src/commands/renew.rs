@@ -4,7 +4,8 @@ use super::SINCE;
 use super::args::{Options, Word, owner, required, ttl};
 use crate::lock::rules::{self, Renewed};
 use crate::server::{
-    ArgKind, ArgSpec, Args, Command, Context, Error, Key, KeyUse, Module, Reply, Spec, now,
+    ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, Module, Reply, Spec, lease_changed,
+    open, wall_clock,
 };
 
 /// Replaces what is left of the owner's lease.
@@ -35,14 +36,15 @@ impl Command for Renew {
         let ttl = ttl(required(&mut args)?.bytes())?;
         let options = Options::parse(&mut args, &[Word::Token])?;
 
-        let mut key = Key::for_writing(ctx, key);
+        let mut key = open(ctx, key, module);
         let hold = key.hold()?;
         module.observe(hold.as_ref());
-        let decision = rules::renew(hold.as_ref(), owner, options.token, ttl, now());
+        let decision = rules::renew(hold.as_ref(), owner, options.token, ttl, wall_clock());
         drop(hold);
         Ok(match decision {
             Renewed::Until(deadline) => {
                 key.set_deadline(deadline);
+                lease_changed(ctx, module, &key, deadline);
                 Reply::DONE
             }
             Renewed::NotYours => Reply::NOT_YOURS,

@@ -15,6 +15,8 @@
 
 use super::fence::Token;
 use smallvec::SmallVec;
+use std::borrow::Borrow;
+use std::rc::Rc;
 
 const MARKER: &[u8] = b"lk1:";
 const MARKER_WITH_REQUEST: &[u8] = b"lk1r:";
@@ -48,6 +50,30 @@ impl<'a> Owner<'a> {
     }
 }
 
+/// An [`Owner`] that outlives the command it came with. Clones share the bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct OwnerBuf(Rc<[u8]>);
+
+impl OwnerBuf {
+    /// The owner.
+    pub(crate) fn as_owner(&self) -> Owner<'_> {
+        Owner(&self.0)
+    }
+}
+
+impl From<Owner<'_>> for OwnerBuf {
+    fn from(owner: Owner<'_>) -> Self {
+        Self(owner.0.into())
+    }
+}
+
+/// Lets a map of owners be asked with borrowed bytes.
+impl Borrow<[u8]> for OwnerBuf {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 /// The name that a client gave to one acquire, to recognise it when it is sent again:
 /// 1..=[`MAX_REQUEST_LEN`] bytes of any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +85,23 @@ impl<'a> RequestId<'a> {
         (1..=MAX_REQUEST_LEN)
             .contains(&bytes.len())
             .then_some(Self(bytes))
+    }
+}
+
+/// A [`RequestId`] that outlives the command it came with.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestIdBuf(Box<[u8]>);
+
+impl RequestIdBuf {
+    /// The name of the request.
+    pub(crate) fn as_request(&self) -> RequestId<'_> {
+        RequestId(&self.0)
+    }
+}
+
+impl From<RequestId<'_>> for RequestIdBuf {
+    fn from(request: RequestId<'_>) -> Self {
+        Self(request.0.into())
     }
 }
 

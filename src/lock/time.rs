@@ -16,3 +16,17 @@ impl UnixMicros {
         UnixMillis(i64::try_from(self.0 / 1_000).unwrap_or(i64::MAX))
     }
 }
+
+/// A moment on a clock that nobody sets, in milliseconds since an arbitrary start: what waiting is
+/// measured by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SteadyMillis(pub(crate) u64);
+
+/// One moment on both clocks. Leases and tokens go by the wall clock, because they outlive the
+/// process and are compared with the deadlines of keys; waiting goes by the steady one, so that
+/// setting the clock ends no wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Now {
+    pub(crate) wall: UnixMicros,
+    pub(crate) steady: SteadyMillis,
+}

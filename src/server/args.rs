@@ -1,4 +1,4 @@
-//! The arguments of a command.
+//! The arguments of a command, and those of loading the module.
 
 use super::string::Str;
 use redis_module::raw;
@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 /// One argument.
 pub(crate) type Arg<'a> = Str<'a>;
 
-/// The arguments after the command's name, in order.
+/// Arguments, in order.
 pub(crate) struct Args<'a> {
     next: NonNull<*mut raw::RedisModuleString>,
     left: usize,
@@ -17,10 +17,23 @@ pub(crate) struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
+    /// The arguments of a command.
+    ///
     /// # Safety
     /// `argv` and `argc` are what the server passed to a command, and the command runs for `'a`.
-    pub(super) unsafe fn from_raw(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Self {
-        let mut args = Self {
+    pub(super) unsafe fn of_command(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Self {
+        // SAFETY: passed on to the caller.
+        let mut args = unsafe { Self::of_load(argv, argc) };
+        args.next();
+        args
+    }
+
+    /// The arguments of a module being loaded.
+    ///
+    /// # Safety
+    /// `argv` and `argc` are what the server passed for it, and loading takes for `'a`.
+    pub(super) unsafe fn of_load(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Self {
+        Self {
             next: NonNull::new(argv).unwrap_or(NonNull::dangling()),
             left: if argv.is_null() {
                 0
@@ -28,9 +41,7 @@ impl<'a> Args<'a> {
                 usize::try_from(argc).unwrap_or(0)
             },
             life: PhantomData,
-        };
-        args.next();
-        args
+        }
     }
 }
 

@@ -39,6 +39,38 @@ impl Context<'_> {
         self.raw.as_ptr()
     }
 
+    /// The number of the selected database.
+    pub(crate) fn db(self) -> i32 {
+        // SAFETY: the context is alive.
+        unsafe { api!(RedisModule_GetSelectedDb(self.as_raw())) }
+    }
+
+    /// Runs `f` with another database selected.
+    pub(super) fn in_db<R>(self, db: i32, f: impl FnOnce(Self) -> R) -> R {
+        let selected = self.db();
+        self.select(db);
+        let result = f(self);
+        self.select(selected);
+        result
+    }
+
+    /// Selects a database that exists: its number came from the server.
+    fn select(self, db: i32) {
+        // SAFETY: the context is alive. Numbers out of range are refused and change nothing.
+        unsafe { api!(RedisModule_SelectDb(self.as_raw(), db)) };
+    }
+
+    /// Whether the client can be blocked: not in a transaction or a script, and not when it is
+    /// another module that calls.
+    pub(super) fn may_block(self) -> bool {
+        const NO: c_int = (raw::REDISMODULE_CTX_FLAGS_MULTI
+            | raw::REDISMODULE_CTX_FLAGS_LUA
+            | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING)
+            .cast_signed();
+        // SAFETY: the context is alive.
+        unsafe { api!(RedisModule_GetContextFlags(self.as_raw())) & NO == 0 }
+    }
+
     /// Tells clients and modules that listen to keyspace events what happened to `key`.
     pub(super) fn notify(self, class: EventClass, event: &CStr, key: Str<'_>) {
         let class = match class {
@@ -51,7 +83,7 @@ impl Context<'_> {
         unsafe {
             api!(RedisModule_NotifyKeyspaceEvent(
                 self.as_raw(),
-                class.cast_signed(),
+                class,
                 event.as_ptr(),
                 key.as_raw()
             ));

@@ -41,13 +41,21 @@ unsafe extern "C" fn handle<C: Command>(
     argc: c_int,
 ) -> c_int {
     // SAFETY: the server passes a context and arguments that live until this function returns.
-    let (ctx, args) = unsafe { (Context::from_raw(ctx), Args::from_raw(argv, argc)) };
+    let (ctx, args) = unsafe { (Context::from_raw(ctx), Args::of_command(argv, argc)) };
     let Some(ctx) = ctx else {
         return OK;
     };
-    let outcome = guard(|| with_module(|module| C::run(ctx, args, module)))
-        .unwrap_or(Some(Err(Error::Internal)))
-        .unwrap_or(Err(Error::Nested));
+    let outcome = guard(|| {
+        with_module(|module| {
+            let outcome = C::run(ctx, args, module);
+            if !module.is_quiet() {
+                module.set_alarm(ctx);
+            }
+            outcome
+        })
+    })
+    .unwrap_or(Some(Err(Error::Internal)))
+    .unwrap_or(Err(Error::Nested));
     guard(|| match outcome {
         Ok(reply) => send(ctx, &reply),
         Err(error) => send_error(ctx, &error),

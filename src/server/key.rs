@@ -46,6 +46,11 @@ impl<'c> Key<'c> {
         }
     }
 
+    /// The key's name.
+    pub(super) fn name(&self) -> Str<'c> {
+        self.name
+    }
+
     /// The hold that the key stands for: `None` when there is no key, an error when it is no lock.
     pub(crate) fn hold(&self) -> Result<Option<Hold<'_>>, Error> {
         // SAFETY: the handle is open or null, and the server takes both.

@@ -1,11 +1,13 @@
 //! Loading and unloading.
 
 use super::api::{ERR, OK, api, first_missing};
+use super::args::Args;
 use super::context::Context;
 use super::guard::{guard, install_hook, remove_hook};
 use super::log::{Level, log};
 use super::metadata::{add_category, register};
 use super::state::{Module, with_module};
+use super::{config, events};
 use crate::{COMMANDS, NAME};
 use redis_module::raw;
 use std::ffi::c_int;
@@ -23,7 +25,7 @@ const OPTIONS: c_int = raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED.cast_
 #[unsafe(no_mangle)]
 unsafe extern "C" fn RedisModule_OnLoad(
     ctx: *mut raw::RedisModuleCtx,
-    _argv: *mut *mut raw::RedisModuleString,
+    argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
     // Nothing may allocate before this: it tells the allocator where the server's is.
@@ -39,12 +41,13 @@ unsafe extern "C" fn RedisModule_OnLoad(
     if initialised != OK {
         return ERR;
     }
-    // SAFETY: the context is alive until this function returns.
-    let Some(ctx) = (unsafe { Context::from_raw(ctx) }) else {
+    // SAFETY: context and arguments are alive until this function returns.
+    let (ctx, args) = unsafe { (Context::from_raw(ctx), Args::of_load(argv, argc)) };
+    let Some(ctx) = ctx else {
         return ERR;
     };
     install_hook();
-    match guard(|| load(ctx, argc)) {
+    match guard(|| load(ctx, args)) {
         Some(Ok(())) => OK,
         Some(Err(reason)) => {
             log(Some(ctx), Level::Warning, &format!("redis-lock: {reason}"));
@@ -69,18 +72,17 @@ unsafe extern "C" fn RedisModule_OnUnload(_ctx: *mut raw::RedisModuleCtx) -> c_i
     OK
 }
 
-fn load(ctx: Context<'_>, args: c_int) -> Result<(), String> {
+fn load(ctx: Context<'_>, mut args: Args<'_>) -> Result<(), String> {
     if let Some(name) = first_missing() {
         return Err(format!(
             "needs Redis 7.0 or Valkey 8.0 or newer, this server is {} and has no {name}",
             server_version()
         ));
     }
-    if args > 0 {
-        return Err("takes no load arguments".to_owned());
-    }
     // SAFETY: the context is alive.
     unsafe { api!(RedisModule_SetModuleOptions(ctx.as_raw(), OPTIONS)) };
+    config::register(ctx, &mut args)?;
+    events::subscribe(ctx)?;
     add_category(ctx)?;
     for entry in COMMANDS {
         register(ctx, entry.spec, entry.handler)?;

@@ -3,11 +3,15 @@
 //! Whatever the server calls goes through [`guard`], so that no panic crosses the C boundary, and
 //! reaches the rest of the crate as safe values: a [`Context`], its [`Args`], its [`Key`]s.
 
+mod alarm;
 mod api;
 mod args;
+mod blocked;
 mod clock;
+mod config;
 mod context;
 mod dispatch;
+mod events;
 mod guard;
 mod key;
 mod load;
@@ -16,12 +20,14 @@ mod metadata;
 mod reply;
 mod state;
 mod string;
+mod waiting;
 
 pub(crate) use args::{Arg, Args};
-pub(crate) use clock::now;
+pub(crate) use clock::{clocks, wall_clock};
 pub(crate) use context::Context;
 pub(crate) use dispatch::{Command, Entry};
 pub(crate) use key::Key;
 pub(crate) use metadata::{ArgKind, ArgSpec, KeyUse, Spec};
 pub(crate) use reply::{Error, Printable, Reply};
 pub(crate) use state::Module;
+pub(crate) use waiting::{Patience, free, lease_changed, open, wait};

@@ -3,6 +3,8 @@
 use super::api::api;
 use super::context::Context;
 use crate::lock::fence::Token;
+use crate::lock::queue::NoToken;
+use crate::lock::record::Owner;
 use std::ffi::{CString, c_long};
 
 /// An answer.
@@ -14,6 +16,8 @@ pub(crate) enum Reply {
     /// A word of this module's own, as a bulk string.
     Word(&'static str),
     Array(Vec<Reply>),
+    /// Nothing yet: the client waits, or the server has answered it already.
+    Later,
     /// Pairs in order; RESP2 clients get them as one flat array.
     Map(Vec<(Reply, Reply)>),
 }
@@ -26,15 +30,34 @@ impl Reply {
     /// Nobody holds the lock: it lapsed, or was never held.
     pub(crate) const NO_LOCK: Self = Self::Integer(-1);
 
+    /// A grant, with its owner where the server made that.
+    pub(crate) fn grant(token: Token, made_owner: Option<Owner<'_>>) -> Self {
+        match made_owner {
+            None => Self::token(token),
+            Some(owner) => {
+                Self::Array(vec![Self::token(token), Self::Bulk(owner.bytes().to_vec())])
+            }
+        }
+    }
+
+    /// A number of things.
+    pub(crate) fn count(number: usize) -> Self {
+        Self::Integer(i64::try_from(number).unwrap_or(i64::MAX))
+    }
+
+    /// A number that is never negative.
+    pub(crate) fn unsigned(number: u64) -> Self {
+        Self::Integer(i64::try_from(number).unwrap_or(i64::MAX))
+    }
+
     /// The token of a grant.
     pub(crate) fn token(token: Token) -> Self {
-        // A token is below 2^53.
-        Self::Integer(i64::try_from(token.get()).unwrap_or(i64::MAX))
+        Self::unsigned(token.get())
     }
 }
 
 /// An error answer. Its text is the reply, and the first word of that its code.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Error {
     /// Answered in the server's own words.
     #[error("ERR wrong number of arguments")]
@@ -43,6 +66,8 @@ pub(crate) enum Error {
     NotAnInteger(&'static str),
     #[error("ERR {0} must be positive")]
     NotPositive(&'static str),
+    #[error("ERR {0} is negative")]
+    Negative(&'static str),
     #[error("ERR {name} must be 1 to {max} bytes long")]
     BadLength { name: &'static str, max: usize },
     #[error("ERR unknown option '{0}'")]
@@ -59,6 +84,12 @@ pub(crate) enum Error {
     TooManyHolds,
     #[error("ERR no token is left, the clock of this server is too far ahead")]
     NoToken,
+    #[error("DEADLOCK {0}")]
+    Deadlock(String),
+    #[error("QUEUEFULL as many clients wait as {0} allows")]
+    QueueFull(&'static str),
+    #[error("UNBLOCKED this server is a replica now, the lock is granted elsewhere")]
+    Demoted,
     #[error("ERR lock commands can't run inside a keyspace notification of this module")]
     Nested,
     #[error("ERR internal error, see the log of the server")]
@@ -66,7 +97,7 @@ pub(crate) enum Error {
 }
 
 /// The start of some bytes from outside, with everything unprintable escaped.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Printable(String);
 
 impl Printable {
@@ -74,6 +105,12 @@ impl Printable {
     pub(crate) fn new(bytes: &[u8]) -> Self {
         let start = bytes.get(..64).unwrap_or(bytes);
         Self(start.escape_ascii().to_string())
+    }
+}
+
+impl From<NoToken> for Error {
+    fn from(NoToken: NoToken) -> Self {
+        Self::NoToken
     }
 }
 
@@ -91,6 +128,7 @@ pub(super) fn send(ctx: Context<'_>, reply: &Reply) {
     unsafe {
         match reply {
             Reply::Integer(value) => api!(RedisModule_ReplyWithLongLong(raw, *value)),
+            Reply::Later => super::api::OK,
             Reply::Nil => api!(RedisModule_ReplyWithNull(raw)),
             Reply::Bulk(bytes) => api!(RedisModule_ReplyWithStringBuffer(
                 raw,

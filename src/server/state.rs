@@ -1,14 +1,46 @@
 //! What the module remembers. Everything else is in the keyspace.
 
+use super::alarm::Alarm;
+use super::blocked::{Blocked, Grant, Handle};
+use super::clock;
+use super::context::Context;
+use super::events::Listening;
 use crate::lock::fence::Fence;
+use crate::lock::queue::{Limits, Ticket, WaitTable, Waiter};
 use crate::lock::rules::Hold;
 use lazy_static::lazy_static;
 use std::cell::RefCell;
+use std::collections::HashMap;
 
 /// The module's state.
-#[derive(Default)]
 pub(crate) struct Module {
     pub(crate) fence: Fence,
+    /// Everybody who waits. Each of them is in `tickets` too.
+    pub(crate) waits: WaitTable<Blocked>,
+    tickets: HashMap<Handle, Ticket>,
+    /// Grants whose client was gone before it could be told: they are given back.
+    pub(super) unclaimed: Vec<Grant>,
+    pub(crate) limits: Limits,
+    pub(super) alarm: Alarm,
+    pub(super) listening: Listening,
+}
+
+impl Default for Module {
+    fn default() -> Self {
+        Self {
+            fence: Fence::default(),
+            waits: WaitTable::default(),
+            tickets: HashMap::new(),
+            unclaimed: Vec::new(),
+            // Until the settings are registered, nobody can wait.
+            limits: Limits {
+                total: 0,
+                per_lock: 0,
+            },
+            alarm: Alarm::default(),
+            listening: Listening::default(),
+        }
+    }
 }
 
 impl Module {
@@ -17,6 +49,51 @@ impl Module {
         if let Some(token) = hold.and_then(Hold::token) {
             self.fence.observe(token);
         }
+    }
+
+    /// Remembers by which handle the server calls the client of a waiter.
+    pub(super) fn remember(&mut self, handle: Option<Handle>, ticket: Ticket) {
+        self.tickets.extend(handle.map(|handle| (handle, ticket)));
+    }
+
+    /// Forgets the handle of a waiter that has left its queue.
+    pub(super) fn forget(&mut self, waiter: &Waiter<Blocked>) {
+        if let Some(handle) = waiter.client.handle() {
+            self.tickets.remove(&handle);
+        }
+    }
+
+    /// Takes the waiter with a handle out of its queue.
+    pub(super) fn take_waiter(&mut self, handle: Handle) -> Option<Waiter<Blocked>> {
+        let ticket = self.tickets.remove(&handle)?;
+        self.waits.leave(ticket)
+    }
+
+    /// Takes everybody out of every queue.
+    pub(super) fn take_all_waiters(&mut self) -> Vec<Waiter<Blocked>> {
+        std::mem::take(&mut self.tickets)
+            .into_values()
+            .filter_map(|ticket| self.waits.leave(ticket))
+            .collect()
+    }
+
+    /// Sets the alarm for whatever is due next.
+    pub(super) fn set_alarm(&mut self, ctx: Context<'_>) {
+        let now = clock::clocks();
+        let wait = if !self.unclaimed.is_empty() {
+            Some(0)
+        } else if self.waits.is_empty() {
+            // To stop listening is due, but not in the middle of an event.
+            self.listening.can_stop().then_some(0)
+        } else {
+            self.waits.next_wake(now)
+        };
+        self.alarm.set(ctx, now, wait);
+    }
+
+    /// Whether a command may have left something for the alarm.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.waits.is_empty() && self.unclaimed.is_empty() && self.alarm.is_off()
     }
 }
 

@@ -1,0 +1,445 @@
+//! Waiting: a fair queue for every lock that somebody waits for, and nothing for all others.
+//!
+//! A request that finds its lock held [joins](WaitTable::join) the queue of that lock in the same
+//! step. Whoever changes the lock's key then [settles](WaitTable::settle) the queue with what the
+//! key holds: when that is nothing, the head of the queue is granted, and its record is the next
+//! value of the key. So a lock is never free while somebody waits for it, nobody overtakes, and
+//! there is no wake-up that could be lost.
+//!
+//! A waiter leaves by its [`Ticket`], whatever the reason, or when its patience ends. The table
+//! says when it has to be looked at [next](WaitTable::next_wake): a lapsed lease, the end of a
+//! waiter's patience, or a key that was [marked](WaitTable::mark) because somebody else changed it.
+//!
+//! Every operation is O(log n) in the number of waiters.
+
+use super::fence::{Fence, Token};
+use super::lease::{Deadline, Ttl};
+use super::record::{OwnerBuf, RequestIdBuf};
+use super::rules::{Acquire, Acquired, Hold, Put, acquire};
+use super::time::{Now, SteadyMillis, UnixMicros};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+
+/// Which lock: the number of its database, and its key. Clones share the key's bytes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct LockName {
+    pub(crate) db: i32,
+    pub(crate) key: Rc<[u8]>,
+}
+
+/// A place in a queue. Tickets are numbered in the order of arrival and never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Ticket(u64);
+
+/// A request that waits. `C` is what the caller needs to answer its client.
+#[derive(Debug)]
+pub(crate) struct Waiter<C> {
+    pub(crate) owner: OwnerBuf,
+    pub(crate) ttl: Ttl,
+    pub(crate) request: Option<RequestIdBuf>,
+    pub(crate) reentrant: bool,
+    /// When it began to wait.
+    pub(crate) since: SteadyMillis,
+    /// The last moment at which it is still content to wait; `None`: for ever.
+    pub(crate) until: Option<SteadyMillis>,
+    pub(crate) client: C,
+}
+
+impl<C> Waiter<C> {
+    /// What it asked for. The lease counts from the grant.
+    fn asked(&self) -> Acquire<'_> {
+        Acquire {
+            owner: self.owner.as_owner(),
+            ttl: self.ttl,
+            request: self.request.as_ref().map(RequestIdBuf::as_request),
+            reentrant: self.reentrant,
+        }
+    }
+}
+
+/// The waiters of one lock, in order of arrival.
+#[derive(Debug)]
+struct Queue<C> {
+    waiters: BTreeMap<Ticket, Waiter<C>>,
+    /// When this lock is looked at next. Never after its holder's deadline as far as that is
+    /// known; it may be before it, since a renewal does not move it.
+    alarm: Option<Deadline>,
+}
+
+/// How many may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// On this server.
+    pub(crate) total: usize,
+    /// For one lock.
+    pub(crate) per_lock: usize,
+}
+
+/// Which limit a request came up against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    Total,
+    PerLock,
+}
+
+/// A free lock passed to whoever stood first.
+#[derive(Debug)]
+pub(crate) struct HandOver<C> {
+    /// The record of the new holder.
+    pub(crate) put: Put,
+    /// Those who hold the lock by it: the head of the queue, and requests of the same owner that
+    /// are a re-entry or a repetition now. Never empty.
+    pub(crate) granted: Vec<Granted<C>>,
+}
+
+/// A waiter that waits no longer.
+#[derive(Debug)]
+pub(crate) struct Granted<C> {
+    pub(crate) waiter: Waiter<C>,
+    pub(crate) token: Token,
+    /// Whether the hold is this waiter's alone. A request that was sent twice has one hold for
+    /// both, which must not end because one of the two connections is gone.
+    pub(crate) is_its_own: bool,
+}
+
+/// No token is left to mint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoToken;
+
+/// What is due.
+#[derive(Debug)]
+pub(crate) struct Due<C> {
+    /// Locks to settle: somebody changed their key, or their lease has lapsed.
+    pub(crate) locks: BTreeSet<LockName>,
+    /// Waiters whose patience ended. They have left.
+    pub(crate) impatient: Vec<Waiter<C>>,
+}
+
+/// All that wait on this server.
+#[derive(Debug)]
+pub(crate) struct WaitTable<C> {
+    queues: BTreeMap<i32, HashMap<Rc<[u8]>, Queue<C>>>,
+    places: HashMap<Ticket, LockName>,
+    owners: HashMap<OwnerBuf, SmallVec<[Ticket; 1]>>,
+    alarms: BTreeSet<(Deadline, LockName)>,
+    patience: BTreeSet<(SteadyMillis, Ticket)>,
+    marked: BTreeSet<LockName>,
+    next_ticket: u64,
+}
+
+impl<C> Default for WaitTable<C> {
+    fn default() -> Self {
+        Self {
+            queues: BTreeMap::new(),
+            places: HashMap::new(),
+            owners: HashMap::new(),
+            alarms: BTreeSet::new(),
+            patience: BTreeSet::new(),
+            marked: BTreeSet::new(),
+            next_ticket: 0,
+        }
+    }
+}
+
+impl<C> WaitTable<C> {
+    /// Whether nobody waits for anything.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// The full name of a lock that somebody waits for.
+    pub(crate) fn name(&self, db: i32, key: &[u8]) -> Option<LockName> {
+        let (key, _) = self.queues.get(&db)?.get_key_value(key)?;
+        Some(LockName {
+            db,
+            key: Rc::clone(key),
+        })
+    }
+
+    /// How many wait for a lock.
+    pub(crate) fn waiting_for(&self, db: i32, key: &[u8]) -> usize {
+        self.queue(db, key).map_or(0, |queue| queue.waiters.len())
+    }
+
+    /// Those who wait for a lock, in the order in which they will be granted.
+    pub(crate) fn queue_of(&self, db: i32, key: &[u8]) -> impl Iterator<Item = &Waiter<C>> {
+        self.queue(db, key)
+            .into_iter()
+            .flat_map(|queue| queue.waiters.values())
+    }
+
+    /// The locks of a database that somebody waits for, and how many do.
+    pub(crate) fn contended(&self, db: i32) -> impl Iterator<Item = (&[u8], usize)> {
+        self.queues
+            .get(&db)
+            .into_iter()
+            .flatten()
+            .map(|(key, queue)| (&**key, queue.waiters.len()))
+    }
+
+    /// The locks that an owner waits for.
+    pub(crate) fn waits_of(&self, owner: &[u8]) -> impl Iterator<Item = &LockName> {
+        self.owners
+            .get(owner)
+            .into_iter()
+            .flatten()
+            .filter_map(|ticket| self.places.get(ticket))
+    }
+
+    fn queue(&self, db: i32, key: &[u8]) -> Option<&Queue<C>> {
+        self.queues.get(&db)?.get(key)
+    }
+
+    fn queue_mut(&mut self, name: &LockName) -> Option<&mut Queue<C>> {
+        self.queues.get_mut(&name.db)?.get_mut(&name.key)
+    }
+
+    /// Whether one more may wait for a lock.
+    pub(crate) fn check_room(&self, db: i32, key: &[u8], limits: Limits) -> Result<(), Full> {
+        if self.places.len() >= limits.total {
+            Err(Full::Total)
+        } else if self.waiting_for(db, key) >= limits.per_lock {
+            Err(Full::PerLock)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Puts a request at the end of a lock's queue. `deadline` is that of the present holder.
+    pub(crate) fn join(
+        &mut self,
+        db: i32,
+        key: &[u8],
+        deadline: Option<Deadline>,
+        waiter: Waiter<C>,
+    ) -> Ticket {
+        let name = self.name(db, key).unwrap_or_else(|| LockName {
+            db,
+            key: key.into(),
+        });
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.places.insert(ticket, name.clone());
+        self.owners
+            .entry(waiter.owner.clone())
+            .or_default()
+            .push(ticket);
+        if let Some(until) = waiter.until {
+            self.patience.insert((until, ticket));
+        }
+        self.queues
+            .entry(db)
+            .or_default()
+            .entry(Rc::clone(&name.key))
+            .or_insert_with(|| Queue {
+                waiters: BTreeMap::new(),
+                alarm: None,
+            })
+            .waiters
+            .insert(ticket, waiter);
+        self.watch(&name, deadline);
+        ticket
+    }
+
+    /// Takes a waiter out of its queue, wherever it stands. `None` when it waits no longer.
+    pub(crate) fn leave(&mut self, ticket: Ticket) -> Option<Waiter<C>> {
+        let name = self.places.remove(&ticket)?;
+        let queue = self.queue_mut(&name)?;
+        let waiter = queue.waiters.remove(&ticket)?;
+        let is_last = queue.waiters.is_empty();
+        if let Some(tickets) = self.owners.get_mut(waiter.owner.as_owner().bytes()) {
+            tickets.retain(|other| *other != ticket);
+            if tickets.is_empty() {
+                self.owners.remove(waiter.owner.as_owner().bytes());
+            }
+        }
+        if let Some(until) = waiter.until {
+            self.patience.remove(&(until, ticket));
+        }
+        if is_last {
+            self.forget(&name);
+        }
+        Some(waiter)
+    }
+
+    /// Gives up the queue of a lock: all its waiters leave, in order.
+    pub(crate) fn dismiss(&mut self, name: &LockName) -> Vec<Waiter<C>> {
+        let tickets: Vec<Ticket> = self
+            .queue(name.db, &name.key)
+            .into_iter()
+            .flat_map(|queue| queue.waiters.keys().copied())
+            .collect();
+        tickets
+            .into_iter()
+            .filter_map(|ticket| self.leave(ticket))
+            .collect()
+    }
+
+    /// Removes an empty queue with all that hangs on it.
+    fn forget(&mut self, name: &LockName) {
+        if let Some(queues) = self.queues.get_mut(&name.db) {
+            let queue = queues.remove(&name.key);
+            if let Some(alarm) = queue.and_then(|queue| queue.alarm) {
+                self.alarms.remove(&(alarm, name.clone()));
+            }
+            if queues.is_empty() {
+                self.queues.remove(&name.db);
+            }
+        }
+        self.marked.remove(name);
+    }
+
+    /// Takes note of a deadline of the present holder, so that the lock is looked at when the
+    /// lease lapses. An alarm that is set for an earlier moment stays: when it goes off, the
+    /// deadline is looked at again, and a lock that is renewed all the time costs nothing here.
+    pub(crate) fn watch(&mut self, name: &LockName, deadline: Option<Deadline>) {
+        let (Some(deadline), Some(queue)) = (deadline, self.queue_mut(name)) else {
+            return;
+        };
+        match queue.alarm {
+            Some(alarm) if alarm <= deadline => {}
+            earlier => {
+                queue.alarm = Some(deadline);
+                if let Some(earlier) = earlier {
+                    self.alarms.remove(&(earlier, name.clone()));
+                }
+                self.alarms.insert((deadline, name.clone()));
+            }
+        }
+    }
+
+    /// Remembers that somebody else changed the key of a lock. Nothing happens when nobody waits.
+    pub(crate) fn mark(&mut self, db: i32, key: &[u8]) {
+        if let Some(name) = self.name(db, key) {
+            self.marked.insert(name);
+        }
+    }
+
+    /// Remembers that the keys of a whole database may have changed; of all without a number.
+    pub(crate) fn mark_all(&mut self, db: Option<i32>) {
+        let names = self
+            .queues
+            .iter()
+            .filter(|(number, _)| db.is_none_or(|db| db == **number))
+            .flat_map(|(&db, queues)| {
+                queues.keys().map(move |key| LockName {
+                    db,
+                    key: Rc::clone(key),
+                })
+            });
+        self.marked.extend(names);
+    }
+
+    /// Says what the key of a lock holds now. A free lock passes to the head of its queue.
+    ///
+    /// The caller writes the record and answers those who are granted; they have left the queue.
+    pub(crate) fn settle(
+        &mut self,
+        name: &LockName,
+        hold: Option<&Hold<'_>>,
+        now: UnixMicros,
+        fence: &mut Fence,
+    ) -> Result<Option<HandOver<C>>, NoToken> {
+        self.marked.remove(name);
+        if let Some(hold) = hold {
+            self.watch(name, hold.deadline);
+            return Ok(None);
+        }
+        let Some((&ticket, head)) = self
+            .queue(name.db, &name.key)
+            .and_then(|queue| queue.waiters.first_key_value())
+        else {
+            return Ok(None);
+        };
+        let Acquired::Granted(token, mut put) = acquire(None, &head.asked(), now, fence) else {
+            return Err(NoToken);
+        };
+        let owner = head.owner.clone();
+        let mut granted = Vec::new();
+        let mut grant = |waiter: Option<Waiter<C>>| {
+            granted.extend(waiter.map(|waiter| Granted {
+                waiter,
+                token,
+                is_its_own: true,
+            }));
+        };
+        grant(self.leave(ticket));
+        let mut is_shared = false;
+        for ticket in self.tickets_for(name, &owner) {
+            let hold = Hold::of_string(&put.value, put.deadline);
+            let Some(waiter) = self
+                .queue(name.db, &name.key)
+                .and_then(|queue| queue.waiters.get(&ticket))
+            else {
+                continue;
+            };
+            match acquire(Some(&hold), &waiter.asked(), now, fence) {
+                Acquired::Reentered(_, more) => put = more,
+                Acquired::Repeated(_) => is_shared = true,
+                _ => continue,
+            }
+            grant(self.leave(ticket));
+        }
+        for granted in &mut granted {
+            granted.is_its_own = !is_shared;
+        }
+        self.watch(name, put.deadline);
+        Ok(Some(HandOver { put, granted }))
+    }
+
+    /// The places of an owner in the queue of one lock, in order of arrival.
+    fn tickets_for(&self, name: &LockName, owner: &OwnerBuf) -> SmallVec<[Ticket; 1]> {
+        self.owners
+            .get(owner)
+            .into_iter()
+            .flatten()
+            .filter(|ticket| self.places.get(ticket) == Some(name))
+            .copied()
+            .collect()
+    }
+
+    /// Milliseconds until something is due, 0 when something is now; `None` when nothing will be.
+    pub(crate) fn next_wake(&self, now: Now) -> Option<u64> {
+        if !self.marked.is_empty() {
+            return Some(0);
+        }
+        // A lease lasts through its deadline: it is over one millisecond later.
+        let lease = self.alarms.first().map(|(deadline, _)| {
+            let left = deadline.left(now.wall.as_millis());
+            u64::try_from(left).unwrap_or(0) + u64::from(!deadline.has_lapsed(now.wall.as_millis()))
+        });
+        let patience = self
+            .patience
+            .first()
+            .map(|(until, _)| until.0.saturating_sub(now.steady.0));
+        lease.into_iter().chain(patience).min()
+    }
+
+    /// Takes out what is due at `now`.
+    pub(crate) fn take_due(&mut self, now: Now) -> Due<C> {
+        let mut locks = std::mem::take(&mut self.marked);
+        while let Some((deadline, name)) = self
+            .alarms
+            .first()
+            .filter(|(deadline, _)| deadline.has_lapsed(now.wall.as_millis()))
+            .cloned()
+        {
+            self.alarms.remove(&(deadline, name.clone()));
+            if let Some(queue) = self.queue_mut(&name) {
+                queue.alarm = None;
+            }
+            locks.insert(name);
+        }
+        let mut impatient = Vec::new();
+        while let Some(&(_, ticket)) = self
+            .patience
+            .first()
+            .filter(|(until, _)| *until <= now.steady)
+        {
+            impatient.extend(self.leave(ticket));
+        }
+        locks.retain(|name| self.queue(name.db, &name.key).is_some());
+        Due { locks, impatient }
+    }
+}

@@ -1,0 +1,195 @@
+//! Clients that wait for their answer.
+//!
+//! The server's handle of a blocked client has to be given back exactly once, on the main thread,
+//! whatever became of the client: [`Blocked`] sees to that. The server's own time-out is not used:
+//! several versions lose the answer, or crash, when it runs out in the turn of the event loop in
+//! which the module unblocks the client. The wait table keeps the time instead.
+
+use super::api::api;
+use super::context::Context;
+use super::guard::guard;
+use super::reply::{Error, Reply, send, send_error};
+use super::state::with_module;
+use crate::lock::fence::Token;
+use crate::lock::queue::LockName;
+use crate::lock::record::OwnerBuf;
+use redis_module::raw;
+use std::ffi::{c_int, c_void};
+use std::ptr::{self, NonNull};
+
+/// A blocked client. Dropped without an answer, it answers that something went wrong.
+#[derive(Debug)]
+pub(crate) struct Blocked {
+    /// `None` once it is given back.
+    raw: Option<NonNull<raw::RedisModuleBlockedClient>>,
+    /// The client as `CLIENT LIST` shows it.
+    pub(crate) client_id: u64,
+    /// Whether a grant has to tell the owner too, because the server made it.
+    pub(crate) tells_owner: bool,
+}
+
+/// What the server calls the client by while it is blocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Handle(usize);
+
+/// A lock that was granted to a waiter.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) lock: LockName,
+    pub(crate) owner: OwnerBuf,
+    pub(crate) token: Token,
+}
+
+/// An answer on its way to a blocked client.
+struct Answer {
+    outcome: Result<Reply, Error>,
+    /// Goes back when the client is gone before the answer reaches it.
+    grant: Option<Grant>,
+}
+
+impl Blocked {
+    /// Blocks the client of a command. `None` when the server would not, and has told the client.
+    ///
+    /// To be called only where the client may be blocked.
+    pub(crate) fn new(ctx: Context<'_>, tells_owner: bool) -> Option<Self> {
+        // SAFETY: the context is that of a command, and the callbacks have the signatures that the
+        // server calls them with. Without a time-out, the time-out callback serves CLIENT UNBLOCK.
+        unsafe {
+            let raw = NonNull::new(api!(RedisModule_BlockClient(
+                ctx.as_raw(),
+                Some(on_reply),
+                Some(on_unblock),
+                Some(on_free),
+                0
+            )))?;
+            api!(RedisModule_SetDisconnectCallback(
+                raw.as_ptr(),
+                Some(on_disconnect)
+            ));
+            Some(Self {
+                raw: Some(raw),
+                client_id: api!(RedisModule_GetClientId(ctx.as_raw())),
+                tells_owner,
+            })
+        }
+    }
+
+    /// The handle, to find the waiter by.
+    pub(crate) fn handle(&self) -> Option<Handle> {
+        self.raw.map(|raw| Handle(raw.as_ptr() as usize))
+    }
+
+    /// Answers the client. A `grant` goes back if the client turns out to be gone.
+    pub(crate) fn answer(mut self, outcome: Result<Reply, Error>, grant: Option<Grant>) {
+        self.unblock(Some(Answer { outcome, grant }));
+    }
+
+    /// Gives the handle back for a client that is gone or has its answer.
+    fn release(mut self) {
+        self.unblock(None);
+    }
+
+    fn unblock(&mut self, answer: Option<Answer>) {
+        let Some(raw) = self.raw.take() else {
+            return;
+        };
+        let data = answer.map_or(ptr::null_mut(), |answer| Box::into_raw(Box::new(answer)));
+        // SAFETY: the handle came from the server, was not given back before, and `raw` is taken so
+        // that it will not be again. The answer is freed by `on_free`.
+        unsafe { api!(RedisModule_UnblockClient(raw.as_ptr(), data.cast())) };
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        self.unblock(Some(Answer {
+            outcome: Err(Error::Internal),
+            grant: None,
+        }));
+    }
+}
+
+/// The server is ready to answer a client that was unblocked.
+unsafe extern "C" fn on_reply(
+    ctx: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the context lives until this function returns, and its private data is the
+        // answer that `unblock` passed, which nobody else refers to before `on_free`.
+        let (ctx, answer) = unsafe {
+            let data = api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Answer>();
+            (Context::from_raw(ctx)?, data.as_mut()?)
+        };
+        answer.grant = None;
+        match &answer.outcome {
+            Ok(reply) => send(ctx, reply),
+            Err(error) => send_error(ctx, error),
+        }
+        Some(())
+    });
+    super::api::OK
+}
+
+/// `CLIENT UNBLOCK` without an error: the client gets what it would have got after waiting in vain.
+unsafe extern "C" fn on_unblock(
+    ctx: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the context lives until this function returns.
+        let (context, handle) = unsafe {
+            (
+                Context::from_raw(ctx)?,
+                api!(RedisModule_GetBlockedClientHandle(ctx)),
+            )
+        };
+        leave(context, handle);
+        send(context, &Reply::Nil);
+        Some(())
+    });
+    super::api::OK
+}
+
+/// The client is gone: killed, disconnected, or unblocked with an error.
+unsafe extern "C" fn on_disconnect(
+    ctx: *mut raw::RedisModuleCtx,
+    handle: *mut raw::RedisModuleBlockedClient,
+) {
+    guard(|| {
+        // SAFETY: the context lives until this function returns.
+        leave(unsafe { Context::from_raw(ctx)? }, handle);
+        Some(())
+    });
+}
+
+/// Takes a waiter out of its queue. One that was answered already is not there any more.
+fn leave(ctx: Context<'_>, handle: *mut raw::RedisModuleBlockedClient) {
+    with_module(|module| {
+        if let Some(waiter) = module.take_waiter(Handle(handle as usize)) {
+            waiter.client.release();
+        }
+        module.set_alarm(ctx);
+    });
+}
+
+/// The server is done with an answer, whether it reached its client or not.
+unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
+    guard(|| {
+        // SAFETY: `data` is the answer that `unblock` made a pointer of; the server passes it here
+        // once, after `on_reply`. The context lives until this function returns.
+        let (ctx, answer) = unsafe {
+            (
+                Context::from_raw(ctx)?,
+                Box::from_raw(data.cast::<Answer>()),
+            )
+        };
+        with_module(|module| {
+            module.unclaimed.extend(answer.grant);
+            module.set_alarm(ctx);
+        });
+        Some(())
+    });
+}

@@ -1,0 +1,172 @@
+//! What the server tells the module: keys that somebody else changed, and changes of the server
+//! itself.
+//!
+//! Nothing may be written inside of these callbacks. They mark what has to be looked at, and the
+//! alarm goes off as soon as the server is done with what it is doing.
+
+use super::api::{OK, api};
+use super::context::Context;
+use super::guard::guard;
+use super::reply::Error;
+use super::state::{Module, with_module};
+use super::string::Str;
+use redis_module::raw;
+use std::ffi::{c_char, c_int, c_void};
+
+/// Whether the module listens to keyspace events. It does while somebody waits, since every event
+/// costs every command that causes one. Servers that cannot end a subscription keep it, and then an
+/// event that nobody waits for costs a branch.
+#[derive(Default)]
+pub(super) struct Listening(bool);
+
+impl Listening {
+    /// Begins to listen.
+    pub(super) fn start(&mut self, ctx: Context<'_>) {
+        if !self.0 {
+            // SAFETY: the context is alive and the callback has the signature that the server
+            // calls it with. The server can only refuse when it is out of memory.
+            let outcome = unsafe {
+                api!(RedisModule_SubscribeToKeyspaceEvents(
+                    ctx.as_raw(),
+                    classes(),
+                    Some(on_keyspace_event)
+                ))
+            };
+            self.0 = outcome == OK;
+        }
+    }
+
+    /// Whether [`Listening::stop`] would do anything.
+    pub(super) fn can_stop(&self) -> bool {
+        // SAFETY: reading a pointer that the server set while loading the module.
+        self.0 && unsafe { raw::RedisModule_UnsubscribeFromKeyspaceEvents }.is_some()
+    }
+
+    /// Ends the subscription where the server can. Not to be called while it sends an event.
+    pub(super) fn stop(&mut self, ctx: Context<'_>) {
+        // SAFETY: reading a pointer that the server set while loading the module, and calling it
+        // with what `start` passed.
+        unsafe {
+            if let Some(unsubscribe) = raw::RedisModule_UnsubscribeFromKeyspaceEvents
+                && unsubscribe(ctx.as_raw(), classes(), Some(on_keyspace_event)) == OK
+            {
+                self.0 = false;
+            }
+        }
+    }
+}
+
+/// The classes of events by which a key can go away or change its deadline. The class of strings is
+/// not among them, because a `SET` over a lock leaves it taken; if the `SET` has a TTL, that comes
+/// with an event of the generic class. A change of type, where the server tells it, is.
+fn classes() -> c_int {
+    // SAFETY: reading a pointer that the server set while loading the module, and calling it.
+    let known = unsafe { raw::RedisModule_GetKeyspaceNotificationFlagsAll.map_or(0, |all| all()) };
+    raw::REDISMODULE_NOTIFY_GENERIC
+        | raw::REDISMODULE_NOTIFY_EXPIRED
+        | raw::REDISMODULE_NOTIFY_EVICTED
+        | (raw::REDISMODULE_NOTIFY_TYPE_CHANGED & known)
+}
+
+/// A key was changed.
+unsafe extern "C" fn on_keyspace_event(
+    ctx: *mut raw::RedisModuleCtx,
+    _class: c_int,
+    _event: *const c_char,
+    key: *mut raw::RedisModuleString,
+) -> c_int {
+    guard(|| {
+        // While the state is lent, it is this module that writes, and knows.
+        with_module(|module| {
+            if module.waits.is_empty() {
+                return;
+            }
+            // SAFETY: context and key live until this function returns.
+            let (ctx, key) = unsafe { (Context::from_raw(ctx), Str::from_raw(key)) };
+            if let Some(ctx) = ctx {
+                module.waits.mark(ctx.db(), key.bytes());
+                module.set_alarm(ctx);
+            }
+        });
+    });
+    OK
+}
+
+/// Asks for the events of the server itself, for as long as the module is loaded.
+pub(super) fn subscribe(ctx: Context<'_>) -> Result<(), String> {
+    for id in [
+        raw::REDISMODULE_EVENT_FLUSHDB,
+        raw::REDISMODULE_EVENT_SWAPDB,
+        raw::REDISMODULE_EVENT_LOADING,
+        raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+    ] {
+        let event = raw::RedisModuleEvent { id, dataver: 1 };
+        // SAFETY: the context is that of the module being loaded, and the callback has the
+        // signature that the server calls it with.
+        let outcome = unsafe {
+            api!(RedisModule_SubscribeToServerEvent(
+                ctx.as_raw(),
+                event,
+                Some(on_server_event)
+            ))
+        };
+        if outcome != OK {
+            return Err(format!("the server has no event {id}"));
+        }
+    }
+    Ok(())
+}
+
+/// Something happened to the server.
+unsafe extern "C" fn on_server_event(
+    ctx: *mut raw::RedisModuleCtx,
+    event: raw::RedisModuleEvent,
+    step: u64,
+    data: *mut c_void,
+) {
+    guard(|| {
+        // SAFETY: the context lives until this function returns.
+        let ctx = unsafe { Context::from_raw(ctx)? };
+        with_module(|module| {
+            match event.id {
+                raw::REDISMODULE_EVENT_FLUSHDB if step == raw::REDISMODULE_SUBEVENT_FLUSHDB_END => {
+                    // SAFETY: this is the data that this event comes with.
+                    let flush = unsafe { data.cast::<raw::RedisModuleFlushInfoV1>().as_ref() };
+                    // All databases go by the number -1.
+                    let db = flush.map(|flush| flush.dbnum).filter(|&db| db >= 0);
+                    module.waits.mark_all(db);
+                }
+                raw::REDISMODULE_EVENT_SWAPDB => {
+                    // SAFETY: this is the data that this event comes with.
+                    let swap = unsafe { data.cast::<raw::RedisModuleSwapDbInfoV1>().as_ref() };
+                    if let Some(swap) = swap {
+                        module.waits.mark_all(Some(swap.dbnum_first));
+                        module.waits.mark_all(Some(swap.dbnum_second));
+                    }
+                }
+                raw::REDISMODULE_EVENT_LOADING
+                    if step == raw::REDISMODULE_SUBEVENT_LOADING_ENDED =>
+                {
+                    module.waits.mark_all(None);
+                }
+                raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED
+                    if step == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA.into() =>
+                {
+                    demote(module);
+                }
+                _ => {}
+            }
+            module.set_alarm(ctx);
+        });
+        Some(())
+    });
+}
+
+/// This server is a replica now: others grant, and nobody can wait here. The server itself unblocks
+/// its clients with the same error; this is for any that it might leave to the module.
+fn demote(module: &mut Module) {
+    module.unclaimed.clear();
+    for waiter in module.take_all_waiters() {
+        waiter.client.answer(Err(Error::Demoted), None);
+    }
+}
