@@ -1,1 +1,15 @@
+//! The tests that need a server: one binary, because all of them share the harness.
+//!
+//! Every file is one concern, and nearly every test runs on each supported server (see
+//! [`harness::on_every_server`]).
 
+// A test says what it expects by panicking when it does not get it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod harness;
+mod harness_self_test;

@@ -11,3 +11,5 @@ pub(crate) mod time;
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod queue_model;

@@ -442,4 +442,15 @@ impl<C> WaitTable<C> {
         locks.retain(|name| self.queue(name.db, &name.key).is_some());
         Due { locks, impatient }
     }
+
+    /// Whether no trace of any waiter is left.
+    #[cfg(test)]
+    pub(super) fn holds_nothing(&self) -> bool {
+        self.queues.is_empty()
+            && self.places.is_empty()
+            && self.owners.is_empty()
+            && self.alarms.is_empty()
+            && self.patience.is_empty()
+            && self.marked.is_empty()
+    }
 }

@@ -7,10 +7,10 @@
 use redis_module::raw;
 use std::ffi::c_int;
 
-/// What the module API answers when it did what it was asked to.
-pub(super) const OK: c_int = raw::REDISMODULE_OK as c_int;
-/// What the module API answers when it did not.
-pub(super) const ERR: c_int = raw::REDISMODULE_ERR as c_int;
+/// `REDISMODULE_OK`: the server did what it was asked to.
+pub(super) const OK: c_int = 0;
+/// `REDISMODULE_ERR`: it did not.
+pub(super) const ERR: c_int = 1;
 
 /// Calls a function of [`REQUIRED`]. To be used in an `unsafe` block that says why its arguments
 /// are what the function expects.

@@ -16,7 +16,7 @@ pub(crate) struct Args<'a> {
     life: PhantomData<&'a [*mut raw::RedisModuleString]>,
 }
 
-impl<'a> Args<'a> {
+impl Args<'_> {
     /// The arguments of a command.
     ///
     /// # Safety

@@ -150,7 +150,7 @@ unsafe extern "C" fn on_server_event(
                     module.waits.mark_all(None);
                 }
                 raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED
-                    if step == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA.into() =>
+                    if step == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA =>
                 {
                     demote(module);
                 }

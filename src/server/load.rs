@@ -83,7 +83,7 @@ fn load(ctx: Context<'_>, mut args: Args<'_>) -> Result<(), String> {
     unsafe { api!(RedisModule_SetModuleOptions(ctx.as_raw(), OPTIONS)) };
     config::register(ctx, &mut args)?;
     events::subscribe(ctx)?;
-    add_category(ctx)?;
+    add_category(ctx);
     for entry in COMMANDS {
         register(ctx, entry.spec, entry.handler)?;
     }

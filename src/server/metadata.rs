@@ -3,7 +3,7 @@
 use super::api::{OK, api};
 use super::context::Context;
 use redis_module::raw;
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt;
 use std::ptr;
 
@@ -102,17 +102,15 @@ impl fmt::Display for ArgSpec {
     }
 }
 
-/// Adds the ACL category of this module where the server has categories of modules.
-pub(super) fn add_category(ctx: Context<'_>) -> Result<(), String> {
-    // SAFETY: reading a pointer that the server set while loading the module.
-    let Some(add) = (unsafe { raw::RedisModule_AddACLCategory }) else {
-        return Ok(());
-    };
-    // SAFETY: the context is that of the module being loaded, the name ends with a NUL.
-    if unsafe { add(ctx.as_raw(), CATEGORY.as_ptr()) } == OK {
-        Ok(())
-    } else {
-        Err(format!("the ACL category {CATEGORY:?} is taken"))
+/// Adds the ACL category of this module where the server has categories of modules. A server that
+/// had the module loaded before has the category still, since it cannot remove one.
+pub(super) fn add_category(ctx: Context<'_>) {
+    // SAFETY: reading a pointer that the server set while loading the module, and calling it with
+    // the context of that module and a name that ends with a NUL.
+    unsafe {
+        if let Some(add) = raw::RedisModule_AddACLCategory {
+            add(ctx.as_raw(), CATEGORY.as_ptr());
+        }
     }
 }
 
@@ -186,25 +184,18 @@ fn describe(command: *mut raw::RedisModuleCommand, spec: &Spec) -> Option<()> {
 
 /// Sets the ACL categories where the server lets modules do so.
 fn categorise(command: *mut raw::RedisModuleCommand, spec: &Spec) -> Option<()> {
-    // SAFETY: reading pointers that the server set while loading the module.
-    let (set, custom) = unsafe {
-        (
-            raw::RedisModule_SetCommandACLCategories,
-            raw::RedisModule_AddACLCategory,
-        )
-    };
-    let Some(set) = set else {
+    // SAFETY: reading a pointer that the server set while loading the module.
+    let Some(set) = (unsafe { raw::RedisModule_SetCommandACLCategories }) else {
         return Some(());
     };
-    let own = if custom.is_some() {
-        CATEGORY.to_bytes()
-    } else {
-        b""
-    };
-    let categories =
-        std::ffi::CString::new([spec.categories.as_bytes(), b" ", own].concat()).ok()?;
-    // SAFETY: the command is registered and the names end with a NUL.
-    (unsafe { set(command, categories.as_ptr()) } == OK).then_some(())
+    let own = [spec.categories.as_bytes(), b" ", CATEGORY.to_bytes()].concat();
+    // A server without categories of modules refuses the first list.
+    [own, spec.categories.as_bytes().to_vec()]
+        .into_iter()
+        .filter_map(|names| CString::new(names).ok())
+        // SAFETY: the command is registered and the names end with a NUL.
+        .any(|names| unsafe { set(command, names.as_ptr()) } == OK)
+        .then_some(())
 }
 
 /// A key as the first argument.

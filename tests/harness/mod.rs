@@ -1,0 +1,44 @@
+//! What every server test stands on: real servers, clients that see every byte, and ways to look
+//! at what a server did.
+//!
+//! - [`Flavour`] and [`on_every_server`]: which servers there are, and a test on each of them.
+//! - [`Server`]: a process in its own directory on its own port, gone when the test is over.
+//! - [`Server::raw`] and [`Reply`]: a client that keeps the types of the protocol apart.
+//! - [`wait_until`] and [`wait_for`]: waiting for a condition with a deadline, never for a time.
+//! - [`Server::replication_stream`], [`Server::aof_commands`], [`Server::events`],
+//!   [`Server::snapshot`]: what a command wrote, and whether it wrote at all.
+
+mod aof;
+mod builder;
+mod events;
+mod flavour;
+mod inspect;
+mod module;
+mod process;
+mod raw;
+mod replication;
+mod reply;
+mod server;
+mod snapshot;
+mod valgrind;
+mod wait;
+mod words;
+
+#[allow(
+    unused_imports,
+    reason = "what a test may name; most of it a test just receives"
+)]
+pub(crate) use self::{
+    builder::ServerBuilder,
+    events::Events,
+    flavour::{Flavour, find_server, on_every_server},
+    inspect::CommandStats,
+    raw::Raw,
+    replication::ReplicationStream,
+    reply::Reply,
+    server::{Server, Stopped},
+    snapshot::{Entry, Snapshot},
+    valgrind::module_errors,
+    wait::{wait_for, wait_until},
+    words::{ToWord, ToWords, Words},
+};
