@@ -1,11 +1,11 @@
-//! `LOCK.ACQUIRE key owner ttl [BLOCK timeout] [REQID id]`
+//! `LOCK.ACQUIRE key owner ttl [BLOCK timeout] [WATCHDOG] [REQID id]`
 
 use super::SINCE;
 use super::args::{Options, OwnerArg, Word, required, ttl};
 use crate::lock::rules::{self, Acquired};
 use crate::server::{
-    ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, Module, Reply, Spec, open, wait,
-    wall_clock,
+    ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, LockEvent, Module, Reply, Spec, Wait,
+    lease_changed, open, wait, wall_clock, watch,
 };
 
 /// Takes the lock when nobody holds it.
@@ -36,6 +36,7 @@ pub(super) const ARGS: &[ArgSpec] = &[
     ArgSpec::new(c"owner", ArgKind::Text),
     ArgSpec::new(c"ttl", ArgKind::Integer),
     ArgSpec::option(c"BLOCK", c"timeout", ArgKind::Integer),
+    ArgSpec::word(c"WATCHDOG", c"watchdog"),
     ArgSpec::option(c"REQID", c"id", ArgKind::Text),
 ];
 
@@ -49,11 +50,13 @@ pub(super) fn acquire(
     let key = required(&mut args)?;
     let owner_arg = OwnerArg::parse(required(&mut args)?.bytes())?;
     let ttl = ttl(required(&mut args)?.bytes())?;
-    let options = Options::parse(&mut args, &[Word::Block, Word::Request])?;
+    let options = Options::parse(&mut args, &[Word::Block, Word::Watchdog, Word::Request])?;
     if owner_arg.is_made() && options.request.is_some() {
         return Err(Error::RequestOfGeneratedOwner);
     }
     let owner = owner_arg.owner()?;
+    // Whoever cannot be watched is told so before anything is granted.
+    let watcher = options.watchdog.then(|| ctx.connection()).transpose()?;
     let asked = rules::Acquire {
         owner,
         ttl,
@@ -68,27 +71,41 @@ pub(super) fn acquire(
     let deadline = hold.as_ref().and_then(|hold| hold.deadline);
     drop(hold);
     let token = match decision {
-        Acquired::Granted(token, put) | Acquired::Reentered(token, put) => {
+        Acquired::Granted(token, put) => {
+            module.stats.grants += 1;
             key.put(&put);
+            key.tell(LockEvent::Acquired);
             token
         }
-        Acquired::Repeated(token) => token,
+        Acquired::Reentered(token, put) => {
+            module.stats.reentries += 1;
+            key.put(&put);
+            key.tell(LockEvent::Reentered);
+            lease_changed(ctx, module, &key, put.deadline);
+            token
+        }
+        Acquired::Repeated(token) => {
+            module.stats.repetitions += 1;
+            token
+        }
         Acquired::Busy => {
-            return match options.patience {
-                None => Ok(Reply::Nil),
-                Some(patience) => wait(
-                    ctx,
-                    module,
-                    &key,
-                    &asked,
-                    patience,
-                    deadline,
-                    owner_arg.is_made(),
-                ),
+            let Some(patience) = options.patience else {
+                module.stats.refusals += 1;
+                return Ok(Reply::Nil);
             };
+            let request = Wait {
+                asked: &asked,
+                patience,
+                watch: options.watchdog,
+                tells_owner: owner_arg.is_made(),
+            };
+            return wait(ctx, module, &key, deadline, &request);
         }
         Acquired::TooManyHolds => return Err(Error::TooManyHolds),
         Acquired::NoToken => return Err(Error::NoToken),
     };
+    if let Some(client) = watcher {
+        watch(ctx, module, &key, client, owner, Some(token), ttl);
+    }
     Ok(Reply::grant(token, owner_arg.is_made().then_some(owner)))
 }

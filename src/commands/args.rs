@@ -79,6 +79,7 @@ impl<'a> OwnerArg<'a> {
 /// at most once. A command allows those that it names.
 #[derive(Default)]
 pub(super) struct Options<'a> {
+    pub(super) watchdog: bool,
     pub(super) patience: Option<Patience>,
     pub(super) request: Option<RequestId<'a>>,
     pub(super) token: Option<Token>,
@@ -92,6 +93,7 @@ pub(super) enum Word {
     Count,
     Request,
     Token,
+    Watchdog,
 }
 
 impl Word {
@@ -101,6 +103,7 @@ impl Word {
             Self::Count => "COUNT",
             Self::Request => "REQID",
             Self::Token => "TOKEN",
+            Self::Watchdog => "WATCHDOG",
         }
     }
 }
@@ -129,6 +132,7 @@ impl<'a> Options<'a> {
                     })?;
                     options.request.replace(id).is_some()
                 }
+                Word::Watchdog => std::mem::replace(&mut options.watchdog, true),
                 Word::Token => options.token.replace(token(value()?)?).is_some(),
             };
             if repeated {

@@ -47,7 +47,7 @@ impl Command for Queue {
                 .map(|waiter| {
                     line(
                         waiter.owner.as_owner().bytes(),
-                        waiter.client.client_id,
+                        waiter.client.client_id.0,
                         now.0.saturating_sub(waiter.since.0),
                     )
                 })

@@ -1,4 +1,4 @@
-//! `LOCK.RACQUIRE key owner ttl [BLOCK timeout] [REQID id]`
+//! `LOCK.RACQUIRE key owner ttl [BLOCK timeout] [WATCHDOG] [REQID id]`
 
 use super::SINCE;
 use super::acquire::{ARGS, acquire};

@@ -2,9 +2,10 @@
 
 use super::SINCE;
 use super::args::{Options, Word, owner, required};
-use crate::lock::rules::{self, Released};
+use crate::lock::rules::{self, Released, Remainder};
 use crate::server::{
-    ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, Module, Reply, Spec, free, open,
+    ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, LockEvent, Module, Reply, Spec, free,
+    open,
 };
 
 /// Ends one hold of the owner's.
@@ -38,12 +39,23 @@ impl Command for Release {
         module.observe(hold.as_ref());
         let decision = rules::release(hold.as_ref(), owner, options.token);
         drop(hold);
-        match decision {
-            Released::Freed => free(ctx, module, &mut key),
-            Released::Reduced(put) => key.put(&put),
-            Released::ReducedHash(holds) => key.set_hash_count(owner.bytes(), holds),
-            Released::NotYours => return Ok(Reply::NOT_YOURS),
-            Released::NoLock => return Ok(Reply::NO_LOCK),
+        let remainder = match decision {
+            Released::Ended(remainder) => remainder,
+            Released::NotYours => {
+                module.stats.stale_releases += 1;
+                return Ok(Reply::NOT_YOURS);
+            }
+            Released::NoLock => {
+                module.stats.stale_releases += 1;
+                return Ok(Reply::NO_LOCK);
+            }
+        };
+        module.stats.releases += 1;
+        key.tell(LockEvent::Released);
+        match remainder {
+            Remainder::Free => free(ctx, module, &mut key),
+            Remainder::Record(put) => key.put(&put),
+            Remainder::HashCount(holds) => key.set_hash_count(owner.bytes(), holds),
         }
         Ok(Reply::DONE)
     }

@@ -1,11 +1,11 @@
-//! `LOCK.RENEW key owner ttl [TOKEN token]`
+//! `LOCK.RENEW key owner ttl [TOKEN token] [WATCHDOG]`
 
 use super::SINCE;
 use super::args::{Options, Word, owner, required, ttl};
-use crate::lock::rules::{self, Renewed};
+use crate::lock::rules::{self, Hold, Renewed};
 use crate::server::{
-    ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, Module, Reply, Spec, lease_changed,
-    open, wall_clock,
+    ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, LockEvent, Module, Reply, Spec,
+    lease_changed, open, wall_clock, watch,
 };
 
 /// Replaces what is left of the owner's lease.
@@ -27,6 +27,7 @@ impl Command for Renew {
             ArgSpec::new(c"owner", ArgKind::Text),
             ArgSpec::new(c"ttl", ArgKind::Integer),
             ArgSpec::option(c"TOKEN", c"token", ArgKind::Integer),
+            ArgSpec::word(c"WATCHDOG", c"watchdog"),
         ],
     };
 
@@ -34,21 +35,34 @@ impl Command for Renew {
         let key = required(&mut args)?;
         let owner = owner(required(&mut args)?.bytes())?;
         let ttl = ttl(required(&mut args)?.bytes())?;
-        let options = Options::parse(&mut args, &[Word::Token])?;
+        let options = Options::parse(&mut args, &[Word::Token, Word::Watchdog])?;
+        let watcher = options.watchdog.then(|| ctx.connection()).transpose()?;
 
         let mut key = open(ctx, key, module);
         let hold = key.hold()?;
         module.observe(hold.as_ref());
         let decision = rules::renew(hold.as_ref(), owner, options.token, ttl, wall_clock());
+        let token = hold.as_ref().and_then(Hold::token);
         drop(hold);
-        Ok(match decision {
+        match decision {
             Renewed::Until(deadline) => {
+                module.stats.renewals += 1;
                 key.set_deadline(deadline);
-                lease_changed(ctx, module, &key, deadline);
-                Reply::DONE
+                key.tell(LockEvent::Renewed);
+                lease_changed(ctx, module, &key, Some(deadline));
+                if let Some(client) = watcher {
+                    watch(ctx, module, &key, client, owner, token, ttl);
+                }
+                Ok(Reply::DONE)
             }
-            Renewed::NotYours => Reply::NOT_YOURS,
-            Renewed::NoLock => Reply::NO_LOCK,
-        })
+            Renewed::NotYours => {
+                module.stats.stale_renewals += 1;
+                Ok(Reply::NOT_YOURS)
+            }
+            Renewed::NoLock => {
+                module.stats.stale_renewals += 1;
+                Ok(Reply::NO_LOCK)
+            }
+        }
     }
 }

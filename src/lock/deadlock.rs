@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 /// One step of a circle: `owner` waits for `lock`, which the owner of the next step holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wait {
+pub(crate) struct Step {
     pub(crate) owner: Vec<u8>,
     pub(crate) lock: LockName,
 }
@@ -25,12 +25,12 @@ pub(crate) fn circle<C>(
     asker: &[u8],
     lock: LockName,
     mut holder_of: impl FnMut(&LockName) -> Option<Vec<u8>>,
-) -> Option<Vec<Wait>> {
+) -> Option<Vec<Step>> {
     // Each entry of the path is a wait whose lock is yet to be followed, with the length of the
     // path that leads to it: a depth-first search without recursion.
     let mut pending = vec![(
         0,
-        Wait {
+        Step {
             owner: asker.to_vec(),
             lock,
         },
@@ -51,7 +51,7 @@ pub(crate) fn circle<C>(
             pending.extend(table.waits_of(&holder).map(|lock| {
                 (
                     path.len(),
-                    Wait {
+                    Step {
                         owner: holder.clone(),
                         lock: lock.clone(),
                     },

@@ -20,6 +20,11 @@ impl Ttl {
         (1..=MAX_TTL_MS).contains(&ms).then_some(Self(ms))
     }
 
+    /// Its length in milliseconds.
+    pub(crate) fn millis(self) -> u64 {
+        self.0.unsigned_abs()
+    }
+
     /// The deadline of a lease that begins at `now`.
     pub(crate) fn deadline(self, now: UnixMillis) -> Deadline {
         Deadline(now.0.saturating_add(self.0))

@@ -6,7 +6,9 @@
 use super::fence::{Fence, Token};
 use super::lease::{Deadline, Ttl};
 use super::record::{Owner, RequestId};
-use super::rules::{Acquire, Acquired, Hold, Put, Released, Renewed, acquire, release, renew};
+use super::rules::{
+    Acquire, Acquired, Hold, Put, Released, Remainder, Renewed, acquire, release, renew,
+};
 use super::time::{UnixMicros, UnixMillis};
 use proptest::prelude::*;
 
@@ -23,7 +25,7 @@ impl Keyspace {
             .map(|(value, deadline)| Hold::of_string(value, *deadline))
     }
 
-    fn put(&mut self, put: Put) {
+    fn put(&mut self, put: &Put) {
         self.value = Some((put.value.to_vec(), put.deadline));
     }
 
@@ -135,7 +137,7 @@ proptest! {
                             };
                             prop_assert!(token.get() > highest);
                             highest = token.get();
-                            keyspace.put(put);
+                            keyspace.put(&put);
                             model = Some(Holder {
                                 owner, token: Some(token), holds: 1, request, until: Some(now + ttl),
                             });
@@ -152,7 +154,7 @@ proptest! {
                                 return Err(TestCaseError::fail(format!("{decision:?} of a re-entry")));
                             };
                             prop_assert_eq!(Some(token), holder.token);
-                            keyspace.put(put);
+                            keyspace.put(&put);
                             holder.holds += 1;
                             holder.request = request.or(holder.request);
                             holder.until = holder.until.map(|until| until.max(now + ttl));
@@ -170,14 +172,14 @@ proptest! {
                             prop_assert_eq!(decision, Released::NotYours);
                         }
                         Some(holder) if holder.holds > 1 => {
-                            let Released::Reduced(put) = decision else {
+                            let Released::Ended(Remainder::Record(put)) = decision else {
                                 return Err(TestCaseError::fail(format!("{decision:?} of an inner hold")));
                             };
-                            keyspace.put(put);
+                            keyspace.put(&put);
                             holder.holds -= 1;
                         }
                         Some(_) => {
-                            prop_assert_eq!(decision, Released::Freed);
+                            prop_assert_eq!(decision, Released::Ended(Remainder::Free));
                             keyspace.value = None;
                             model = None;
                         }

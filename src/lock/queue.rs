@@ -39,6 +39,8 @@ pub(crate) struct Waiter<C> {
     pub(crate) ttl: Ttl,
     pub(crate) request: Option<RequestIdBuf>,
     pub(crate) reentrant: bool,
+    /// Whether the watchdog is to renew the lease once it is granted.
+    pub(crate) watch: bool,
     /// When it began to wait.
     pub(crate) since: SteadyMillis,
     /// The last moment at which it is still content to wait; `None`: for ever.
@@ -62,6 +64,8 @@ impl<C> Waiter<C> {
 #[derive(Debug)]
 struct Queue<C> {
     waiters: BTreeMap<Ticket, Waiter<C>>,
+    /// The deadline of the present holder, as far as it is known.
+    deadline: Option<Deadline>,
     /// When this lock is looked at next. Never after its holder's deadline as far as that is
     /// known; it may be before it, since a renewal does not move it.
     alarm: Option<Deadline>,
@@ -91,6 +95,8 @@ pub(crate) struct HandOver<C> {
     /// Those who hold the lock by it: the head of the queue, and requests of the same owner that
     /// are a re-entry or a repetition now. Never empty.
     pub(crate) granted: Vec<Granted<C>>,
+    /// Whether the lock was free because the lease of its last holder had lapsed.
+    pub(crate) after_expiry: bool,
 }
 
 /// A waiter that waits no longer.
@@ -155,6 +161,16 @@ impl<C> WaitTable<C> {
             db,
             key: Rc::clone(key),
         })
+    }
+
+    /// How many wait on this server.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// How many locks somebody waits for.
+    pub(crate) fn contended_len(&self) -> usize {
+        self.queues.values().map(HashMap::len).sum()
     }
 
     /// How many wait for a lock.
@@ -234,6 +250,7 @@ impl<C> WaitTable<C> {
             .entry(Rc::clone(&name.key))
             .or_insert_with(|| Queue {
                 waiters: BTreeMap::new(),
+                deadline: None,
                 alarm: None,
             })
             .waiters
@@ -294,7 +311,11 @@ impl<C> WaitTable<C> {
     /// lease lapses. An alarm that is set for an earlier moment stays: when it goes off, the
     /// deadline is looked at again, and a lock that is renewed all the time costs nothing here.
     pub(crate) fn watch(&mut self, name: &LockName, deadline: Option<Deadline>) {
-        let (Some(deadline), Some(queue)) = (deadline, self.queue_mut(name)) else {
+        let Some(queue) = self.queue_mut(name) else {
+            return;
+        };
+        queue.deadline = deadline;
+        let Some(deadline) = deadline else {
             return;
         };
         match queue.alarm {
@@ -346,12 +367,15 @@ impl<C> WaitTable<C> {
             self.watch(name, hold.deadline);
             return Ok(None);
         }
-        let Some((&ticket, head)) = self
-            .queue(name.db, &name.key)
-            .and_then(|queue| queue.waiters.first_key_value())
-        else {
+        let Some(queue) = self.queue(name.db, &name.key) else {
             return Ok(None);
         };
+        let Some((&ticket, head)) = queue.waiters.first_key_value() else {
+            return Ok(None);
+        };
+        let after_expiry = queue
+            .deadline
+            .is_some_and(|deadline| deadline.has_lapsed(now.as_millis()));
         let Acquired::Granted(token, mut put) = acquire(None, &head.asked(), now, fence) else {
             return Err(NoToken);
         };
@@ -385,7 +409,11 @@ impl<C> WaitTable<C> {
             granted.is_its_own = !is_shared;
         }
         self.watch(name, put.deadline);
-        Ok(Some(HandOver { put, granted }))
+        Ok(Some(HandOver {
+            put,
+            granted,
+            after_expiry,
+        }))
     }
 
     /// The places of an owner in the queue of one lock, in order of arrival.

@@ -8,7 +8,7 @@ use super::fence::Fence;
 use super::lease::{Deadline, Ttl};
 use super::queue::{Full, Limits, LockName, Ticket, WaitTable, Waiter};
 use super::record::{Owner, OwnerBuf, RequestId, RequestIdBuf};
-use super::rules::{Acquire, Acquired, Hold, Released, acquire, release};
+use super::rules::{Acquire, Acquired, Hold, Released, Remainder, acquire, release};
 use super::time::{Now, SteadyMillis, UnixMicros};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -370,6 +370,7 @@ proptest! {
                             RequestIdBuf::from(RequestId::new(id).expect("in range"))
                         }),
                         reentrant,
+                        watch: false,
                         since: SteadyMillis(steady),
                         until: until.map(SteadyMillis),
                         client: id,
@@ -392,13 +393,13 @@ proptest! {
                         let decision = release(Some(&hold), owner, None);
                         if holder.holds > 1 {
                             holder.holds -= 1;
-                            let Released::Reduced(put) = decision else {
+                            let Released::Ended(Remainder::Record(put)) = decision else {
                                 return Err(TestCaseError::fail(format!("{decision:?}")));
                             };
                             let deadline = put.deadline.expect("kept");
                             server.keys.insert(lock, (put.value.to_vec(), deadline));
                         } else {
-                            prop_assert_eq!(decision, Released::Freed);
+                            prop_assert_eq!(decision, Released::Ended(Remainder::Free));
                             server.keys.remove(&lock);
                             server.settle(lock, now);
                             model.holders.remove(&lock);

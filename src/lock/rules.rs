@@ -83,7 +83,7 @@ impl<'a> Hold<'a> {
     }
 
     /// Whether `owner` holds the lock, by this very grant when a token is given.
-    fn is_of(&self, owner: Owner<'_>, token: Option<Token>) -> bool {
+    pub(super) fn is_of(&self, owner: Owner<'_>, token: Option<Token>) -> bool {
         *self.owner == *owner.bytes() && (token.is_none() || token == self.token())
     }
 }
@@ -186,16 +186,23 @@ pub(crate) fn acquire(
 /// The answer to a release.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Released {
-    /// The last hold ended: the lock is free once its key is deleted.
-    Freed,
-    /// One hold of several ended: the record is to be written over the old one.
-    Reduced(Put),
-    /// One hold of several in a foreign hash ended: this many are left to write into it.
-    ReducedHash(u64),
+    /// One hold ended, and this is left of the lock.
+    Ended(Remainder),
     /// Somebody else holds the lock, or the owner holds it by another grant.
     NotYours,
     /// Nobody holds the lock.
     NoLock,
+}
+
+/// What is left of a lock of which one hold ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Remainder {
+    /// Nothing: the lock is free once its key is deleted.
+    Free,
+    /// Other holds of the same owner: the record is to be written over the old one.
+    Record(Put),
+    /// Other holds of the same owner, in a foreign hash: their number is to be written into it.
+    HashCount(u64),
 }
 
 /// Decides a release of one hold.
@@ -206,23 +213,24 @@ pub(crate) fn release(hold: Option<&Hold<'_>>, owner: Owner<'_>, token: Option<T
     if !hold.is_of(owner, token) {
         return Released::NotYours;
     }
-    match hold.layout {
-        _ if hold.holds == 1 => Released::Freed,
-        Layout::Plain => Released::Freed,
-        Layout::Hash => Released::ReducedHash(hold.holds - 1),
+    let holds = hold.holds - 1;
+    Released::Ended(match hold.layout {
+        _ if holds == 0 => Remainder::Free,
+        Layout::Plain => Remainder::Free,
+        Layout::Hash => Remainder::HashCount(holds),
         Layout::Module { token, request } => {
             let record = Record {
                 token,
-                holds: hold.holds - 1,
+                holds,
                 request,
                 owner,
             };
-            Released::Reduced(Put {
+            Remainder::Record(Put {
                 value: record.encode(),
                 deadline: hold.deadline,
             })
         }
-    }
+    })
 }
 
 /// The answer to a renewal.

@@ -13,6 +13,7 @@ use super::state::with_module;
 use crate::lock::fence::Token;
 use crate::lock::queue::LockName;
 use crate::lock::record::OwnerBuf;
+use crate::lock::watchdog::ClientId;
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -23,7 +24,7 @@ pub(crate) struct Blocked {
     /// `None` once it is given back.
     raw: Option<NonNull<raw::RedisModuleBlockedClient>>,
     /// The client as `CLIENT LIST` shows it.
-    pub(crate) client_id: u64,
+    pub(crate) client_id: ClientId,
     /// Whether a grant has to tell the owner too, because the server made it.
     pub(crate) tells_owner: bool,
 }
@@ -68,7 +69,7 @@ impl Blocked {
             ));
             Some(Self {
                 raw: Some(raw),
-                client_id: api!(RedisModule_GetClientId(ctx.as_raw())),
+                client_id: ClientId(api!(RedisModule_GetClientId(ctx.as_raw()))),
                 tells_owner,
             })
         }

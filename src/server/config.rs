@@ -7,6 +7,7 @@ use super::context::Context;
 use super::guard::guard;
 use super::reply::Printable;
 use super::state::{Module, with_module};
+use crate::lock::lease::MAX_TTL_MS;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
 
@@ -16,29 +17,49 @@ struct Setting {
     default: i64,
     min: i64,
     max: i64,
-    field: fn(&mut Module) -> &mut usize,
+    /// What it is now.
+    get: fn(&Module) -> u64,
+    /// Sets it to what is within its range.
+    set: fn(&mut Module, u64),
 }
 
 /// The most waiters that a limit can be set to: far more than a server has connections.
 const MAX_WAITERS: i64 = 10_000_000;
 
+/// A day in milliseconds.
+const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
+
 /// All settings.
-static SETTINGS: [Setting; 2] = [
+static SETTINGS: [Setting; 3] = [
     Setting {
         name: c"max-waiters",
         default: 100_000,
         min: 0,
         max: MAX_WAITERS,
-        field: |module| &mut module.limits.total,
+        get: |module| module.limits.total as u64,
+        set: |module, value| module.limits.total = to_size(value),
     },
     Setting {
         name: c"max-waiters-per-key",
         default: 10_000,
         min: 0,
         max: MAX_WAITERS,
-        field: |module| &mut module.limits.per_lock,
+        get: |module| module.limits.per_lock as u64,
+        set: |module, value| module.limits.per_lock = to_size(value),
+    },
+    Setting {
+        name: c"watchdog-max-hold",
+        default: DAY_MS,
+        min: 1,
+        max: MAX_TTL_MS,
+        get: |module| module.max_hold_ms,
+        set: |module, value| module.max_hold_ms = value,
     },
 ];
+
+fn to_size(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
 
 /// Registers all settings with their defaults, over which go the load arguments, over which go
 /// the lines of the configuration file.
@@ -93,12 +114,27 @@ pub(super) fn register(ctx: Context<'_>, args: &mut Args<'_>) -> Result<(), Stri
     }
 }
 
+/// All settings and their values, for the log.
+pub(super) fn describe(module: &Module) -> String {
+    SETTINGS
+        .iter()
+        .map(|setting| {
+            format!(
+                "{} {}",
+                setting.name.to_string_lossy(),
+                (setting.get)(module)
+            )
+        })
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
 /// The server wants to know a setting.
 unsafe extern "C" fn get(_name: *const c_char, setting: *mut c_void) -> c_longlong {
     guard(|| {
         // SAFETY: `register` passed a pointer to a static.
         let setting = unsafe { setting.cast::<Setting>().as_ref()? };
-        with_module(|module| i64::try_from(*(setting.field)(module)).unwrap_or(setting.max))
+        with_module(|module| i64::try_from((setting.get)(module)).unwrap_or(setting.max))
     })
     .flatten()
     .unwrap_or(0)
@@ -114,7 +150,7 @@ unsafe extern "C" fn set(
     guard(|| {
         // SAFETY: `register` passed a pointer to a static.
         let setting = unsafe { setting.cast::<Setting>().as_ref()? };
-        with_module(|module| *(setting.field)(module) = usize::try_from(value).unwrap_or(0))
+        with_module(|module| (setting.set)(module, value.unsigned_abs()))
     })
     .flatten()
     .map_or(super::api::ERR, |()| OK)

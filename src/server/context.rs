@@ -1,11 +1,13 @@
 //! The context that the server passes to every callback.
 
-use super::api::api;
+use super::api::{OK, api};
+use super::reply::Error;
 use super::string::Str;
+use crate::lock::watchdog::ClientId;
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
 use std::marker::PhantomData;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 /// The server, as seen from a callback that runs for `'c`.
 #[derive(Clone, Copy)]
@@ -20,6 +22,8 @@ pub(super) enum EventClass {
     Generic,
     String,
     Hash,
+    /// Events of this module's own, whose names begin with `lock.`.
+    Module,
 }
 
 impl Context<'_> {
@@ -60,6 +64,28 @@ impl Context<'_> {
         unsafe { api!(RedisModule_SelectDb(self.as_raw(), db)) };
     }
 
+    /// The connection of the client. An error in a script, and when it is another module that calls:
+    /// then the server makes up a client that no connection belongs to.
+    pub(crate) fn connection(self) -> Result<ClientId, Error> {
+        // SAFETY: the context is alive. Without a struct to fill in, the server only says whether
+        // a connection with this number exists.
+        unsafe {
+            let id = api!(RedisModule_GetClientId(self.as_raw()));
+            if api!(RedisModule_GetClientInfoById(ptr::null_mut(), id)) == OK {
+                Ok(ClientId(id))
+            } else {
+                Err(Error::NoConnection)
+            }
+        }
+    }
+
+    /// Whether the server may evict keys, locks among them, to free memory.
+    pub(super) fn may_evict(self) -> bool {
+        const YES: c_int = raw::REDISMODULE_CTX_FLAGS_EVICT.cast_signed();
+        // SAFETY: the context is alive.
+        unsafe { api!(RedisModule_GetContextFlags(self.as_raw())) & YES != 0 }
+    }
+
     /// Whether the client can be blocked: not in a transaction or a script, and not when it is
     /// another module that calls.
     pub(super) fn may_block(self) -> bool {
@@ -77,6 +103,7 @@ impl Context<'_> {
             EventClass::Generic => raw::REDISMODULE_NOTIFY_GENERIC,
             EventClass::String => raw::REDISMODULE_NOTIFY_STRING,
             EventClass::Hash => raw::REDISMODULE_NOTIFY_HASH,
+            EventClass::Module => raw::REDISMODULE_NOTIFY_MODULE,
         };
         // SAFETY: context and key are alive, and the event ends with a NUL. The only failure is a
         // context without a client, which then has no database to notify about either.

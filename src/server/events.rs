@@ -6,10 +6,13 @@
 
 use super::api::{OK, api};
 use super::context::Context;
+use super::eviction::on_evicted_lock;
 use super::guard::guard;
+use super::key::is_own_record;
 use super::reply::Error;
 use super::state::{Module, with_module};
 use super::string::Str;
+use crate::lock::watchdog::{ClientId, WatchTable};
 use redis_module::raw;
 use std::ffi::{c_char, c_int, c_void};
 
@@ -92,6 +95,47 @@ unsafe extern "C" fn on_keyspace_event(
     OK
 }
 
+/// Whether the module is told when connections end. It is while a hold is watched, since telling
+/// it costs every connection that begins or ends.
+#[derive(Default)]
+pub(super) struct ClientEvents(bool);
+
+impl ClientEvents {
+    /// Asks to be told.
+    pub(super) fn start(&mut self, ctx: Context<'_>) {
+        if !self.0 {
+            self.0 = listen_to(ctx, raw::REDISMODULE_EVENT_CLIENT_CHANGE, true);
+        }
+    }
+
+    /// Whether [`ClientEvents::stop`] would do anything.
+    pub(super) fn can_stop(&self) -> bool {
+        self.0
+    }
+
+    /// Asks not to be told any more. Not to be called while the server tells something.
+    pub(super) fn stop(&mut self, ctx: Context<'_>) {
+        if self.0 {
+            self.0 = !listen_to(ctx, raw::REDISMODULE_EVENT_CLIENT_CHANGE, false);
+        }
+    }
+}
+
+/// Begins or ends to listen to an event of the server. False when the server does not know it.
+pub(super) fn listen_to(ctx: Context<'_>, id: u64, on: bool) -> bool {
+    let event = raw::RedisModuleEvent { id, dataver: 1 };
+    let callback: raw::RedisModuleEventCallback = if on { Some(on_server_event) } else { None };
+    // SAFETY: the context is alive, and the callback has the signature that the server calls it
+    // with. Without a callback the subscription ends.
+    unsafe {
+        api!(RedisModule_SubscribeToServerEvent(
+            ctx.as_raw(),
+            event,
+            callback
+        )) == OK
+    }
+}
+
 /// Asks for the events of the server itself, for as long as the module is loaded.
 pub(super) fn subscribe(ctx: Context<'_>) -> Result<(), String> {
     for id in [
@@ -99,18 +143,9 @@ pub(super) fn subscribe(ctx: Context<'_>) -> Result<(), String> {
         raw::REDISMODULE_EVENT_SWAPDB,
         raw::REDISMODULE_EVENT_LOADING,
         raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+        raw::REDISMODULE_EVENT_CONFIG,
     ] {
-        let event = raw::RedisModuleEvent { id, dataver: 1 };
-        // SAFETY: the context is that of the module being loaded, and the callback has the
-        // signature that the server calls it with.
-        let outcome = unsafe {
-            api!(RedisModule_SubscribeToServerEvent(
-                ctx.as_raw(),
-                event,
-                Some(on_server_event)
-            ))
-        };
-        if outcome != OK {
+        if !listen_to(ctx, id, true) {
             return Err(format!("the server has no event {id}"));
         }
     }
@@ -154,6 +189,27 @@ unsafe extern "C" fn on_server_event(
                 {
                     demote(module);
                 }
+                raw::REDISMODULE_EVENT_CLIENT_CHANGE
+                    if step == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED =>
+                {
+                    // SAFETY: this is the data that this event comes with.
+                    let client = unsafe { data.cast::<raw::RedisModuleClientInfoV1>().as_ref() };
+                    if let Some(client) = client {
+                        module.watches.end_client(ClientId(client.id));
+                    }
+                }
+                raw::REDISMODULE_EVENT_CONFIG => module.eviction.check(ctx),
+                raw::REDISMODULE_EVENT_KEY if step == raw::REDISMODULE_SUBEVENT_KEY_EVICTED => {
+                    // SAFETY: this is the data that this event comes with, and its key is open.
+                    let is_lock = unsafe {
+                        data.cast::<raw::RedisModuleKeyInfoV1>()
+                            .as_ref()
+                            .is_some_and(|info| is_own_record(info.key))
+                    };
+                    if is_lock {
+                        on_evicted_lock(ctx, module);
+                    }
+                }
                 _ => {}
             }
             module.set_alarm(ctx);
@@ -166,6 +222,7 @@ unsafe extern "C" fn on_server_event(
 /// its clients with the same error; this is for any that it might leave to the module.
 fn demote(module: &mut Module) {
     module.unclaimed.clear();
+    module.watches = WatchTable::default();
     for waiter in module.take_all_waiters() {
         waiter.client.answer(Err(Error::Demoted), None);
     }

@@ -9,13 +9,50 @@ use super::context::{Context, EventClass};
 use super::reply::Error;
 use super::string::{OwnedStr, Str};
 use crate::lock::lease::Deadline;
+use crate::lock::record::Record;
 use crate::lock::rules::{Hold, Put};
 use redis_module::raw;
-use std::ffi::{c_int, c_longlong, c_void};
+use std::ffi::{CStr, c_int, c_longlong, c_void};
 use std::ptr;
 
 const READ: c_int = raw::REDISMODULE_READ.cast_signed();
 const READ_WRITE: c_int = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE).cast_signed();
+
+/// What can happen to a lock, as told to those who listen to keyspace events of class `d`.
+#[derive(Clone, Copy)]
+pub(crate) enum LockEvent {
+    /// It was free, and was granted to who asked for it.
+    Acquired,
+    /// Its owner holds it once more.
+    Reentered,
+    /// Its owner renewed the lease.
+    Renewed,
+    /// Its owner ended a hold.
+    Released,
+    /// It passed to the first of those who waited for it.
+    HandedOver,
+    /// The lease lapsed while somebody waited for it.
+    Expired,
+    /// A hold that the watchdog renews was found to be gone.
+    Lost,
+    /// A request for it was refused that would have closed a circle of waits.
+    Deadlock,
+}
+
+impl LockEvent {
+    fn name(self) -> &'static CStr {
+        match self {
+            Self::Acquired => c"lock.acquired",
+            Self::Reentered => c"lock.reentered",
+            Self::Renewed => c"lock.renewed",
+            Self::Released => c"lock.released",
+            Self::HandedOver => c"lock.handover",
+            Self::Expired => c"lock.expired",
+            Self::Lost => c"lock.lost",
+            Self::Deadlock => c"lock.deadlock",
+        }
+    }
+}
 
 /// An open key, closed when dropped.
 pub(crate) struct Key<'c> {
@@ -78,17 +115,9 @@ impl<'c> Key<'c> {
 
     /// The value of a string key.
     fn string(&self) -> &[u8] {
-        let mut len = 0;
-        // SAFETY: the caller found a string, so the handle is open; the server answers with a
-        // pointer to as many bytes as it says. They stay until the key is written, which takes
-        // `&mut self`.
-        unsafe {
-            let start = api!(RedisModule_StringDMA(self.raw, &raw mut len, READ));
-            if start.is_null() {
-                return &[];
-            }
-            std::slice::from_raw_parts(start.cast::<u8>(), len)
-        }
+        // SAFETY: the caller found a string, so the handle is open. The bytes stay until the key
+        // is written, which takes `&mut self`.
+        unsafe { string_of(self.raw) }
     }
 
     /// Field and value of a hash that has just one.
@@ -213,8 +242,13 @@ impl<'c> Key<'c> {
         self.written(EventClass::Generic, c"del");
     }
 
+    /// Sends an event of this module's own about the key.
+    pub(crate) fn tell(&self, event: LockEvent) {
+        self.ctx.notify(EventClass::Module, event.name(), self.name);
+    }
+
     /// What every write ends with.
-    fn written(&self, class: EventClass, event: &std::ffi::CStr) {
+    fn written(&self, class: EventClass, event: &CStr) {
         // SAFETY: context and name are alive.
         unsafe {
             api!(RedisModule_SignalModifiedKey(
@@ -223,6 +257,35 @@ impl<'c> Key<'c> {
             ));
         }
         self.ctx.notify(class, event, self.name);
+    }
+}
+
+/// The value of a string key.
+///
+/// # Safety
+/// `key` is an open key that holds a string, and is not written during `'a`.
+unsafe fn string_of<'a>(key: *mut raw::RedisModuleKey) -> &'a [u8] {
+    let mut len = 0;
+    // SAFETY: passed on to the caller; the server answers with a pointer to as many bytes as it
+    // says.
+    unsafe {
+        let start = api!(RedisModule_StringDMA(key, &raw mut len, READ));
+        if start.is_null() {
+            return &[];
+        }
+        std::slice::from_raw_parts(start.cast::<u8>(), len)
+    }
+}
+
+/// Whether a key that the server has opened holds a record of this module.
+///
+/// # Safety
+/// `key` is open, or null.
+pub(super) unsafe fn is_own_record(key: *mut raw::RedisModuleKey) -> bool {
+    // SAFETY: passed on to the caller; only a key that holds a string is read as one.
+    unsafe {
+        api!(RedisModule_KeyType(key)).try_into() == Ok(raw::REDISMODULE_KEYTYPE_STRING)
+            && Record::parse(string_of(key)).is_some()
     }
 }
 

@@ -59,6 +59,8 @@ pub(crate) enum ArgKind {
     Key,
     Text,
     Integer,
+    /// A word that stands for itself.
+    Word,
 }
 
 impl ArgSpec {
@@ -69,6 +71,16 @@ impl ArgSpec {
             kind,
             token: None,
             optional: false,
+        }
+    }
+
+    /// An option that is a word alone.
+    pub(crate) const fn word(token: &'static CStr, name: &'static CStr) -> Self {
+        Self {
+            name,
+            kind: ArgKind::Word,
+            token: Some(token),
+            optional: true,
         }
     }
 
@@ -94,11 +106,16 @@ impl fmt::Display for Spec {
 impl fmt::Display for ArgSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (open, close) = if self.optional { ("[", "]") } else { ("", "") };
-        f.write_str(open)?;
-        if let Some(token) = self.token {
-            write!(f, "{} ", token.to_string_lossy())?;
-        }
-        write!(f, "{}{close}", self.name.to_string_lossy())
+        let words = [
+            self.token,
+            (self.kind != ArgKind::Word).then_some(self.name),
+        ];
+        let words: Vec<_> = words
+            .into_iter()
+            .flatten()
+            .map(CStr::to_string_lossy)
+            .collect();
+        write!(f, "{open}{}{close}", words.join(" "))
     }
 }
 
@@ -236,6 +253,7 @@ fn arg_spec(arg: &ArgSpec) -> raw::RedisModuleCommandArg {
     let kind = match arg.kind {
         ArgKind::Key => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
         ArgKind::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
+        ArgKind::Word => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
         ArgKind::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
     };
     let flags = if arg.optional {

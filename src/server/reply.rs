@@ -78,6 +78,8 @@ pub(crate) enum Error {
     OptionWithoutValue(&'static str),
     #[error("ERR REQID needs an owner of yours, not '*'")]
     RequestOfGeneratedOwner,
+    #[error("ERR WATCHDOG needs a connection to watch, and a script has none")]
+    NoConnection,
     #[error("WRONGTYPE Operation against a key holding the wrong kind of value")]
     WrongType,
     #[error("ERR owner has too many holds of this lock")]

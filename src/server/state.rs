@@ -4,10 +4,13 @@ use super::alarm::Alarm;
 use super::blocked::{Blocked, Grant, Handle};
 use super::clock;
 use super::context::Context;
-use super::events::Listening;
+use super::events::{ClientEvents, Listening};
+use super::eviction::Eviction;
 use crate::lock::fence::Fence;
 use crate::lock::queue::{Limits, Ticket, WaitTable, Waiter};
 use crate::lock::rules::Hold;
+use crate::lock::stats::Stats;
+use crate::lock::watchdog::WatchTable;
 use lazy_static::lazy_static;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,9 +23,16 @@ pub(crate) struct Module {
     tickets: HashMap<Handle, Ticket>,
     /// Grants whose client was gone before it could be told: they are given back.
     pub(super) unclaimed: Vec<Grant>,
+    /// Holds that are renewed here for as long as their connection lives.
+    pub(crate) watches: WatchTable,
+    pub(crate) stats: Stats,
     pub(crate) limits: Limits,
+    /// The longest time, in milliseconds, for which the watchdog renews one hold.
+    pub(crate) max_hold_ms: u64,
     pub(super) alarm: Alarm,
     pub(super) listening: Listening,
+    pub(super) client_events: ClientEvents,
+    pub(super) eviction: Eviction,
 }
 
 impl Default for Module {
@@ -33,12 +43,17 @@ impl Default for Module {
             tickets: HashMap::new(),
             unclaimed: Vec::new(),
             // Until the settings are registered, nobody can wait.
+            watches: WatchTable::default(),
+            stats: Stats::default(),
+            max_hold_ms: 0,
             limits: Limits {
                 total: 0,
                 per_lock: 0,
             },
             alarm: Alarm::default(),
             listening: Listening::default(),
+            client_events: ClientEvents::default(),
+            eviction: Eviction::default(),
         }
     }
 }
@@ -88,12 +103,21 @@ impl Module {
         } else {
             self.waits.next_wake(now)
         };
+        let renewal = if self.watches.is_empty() {
+            self.client_events.can_stop().then_some(0)
+        } else {
+            self.watches.next_wake(now.steady)
+        };
+        let wait = wait.into_iter().chain(renewal).min();
         self.alarm.set(ctx, now, wait);
     }
 
     /// Whether a command may have left something for the alarm.
     pub(super) fn is_quiet(&self) -> bool {
-        self.waits.is_empty() && self.unclaimed.is_empty() && self.alarm.is_off()
+        self.waits.is_empty()
+            && self.watches.is_empty()
+            && self.unclaimed.is_empty()
+            && self.alarm.is_off()
     }
 }
 

@@ -3,15 +3,16 @@
 use super::blocked::{Blocked, Grant};
 use super::clock;
 use super::context::Context;
-use super::key::Key;
+use super::key::{Key, LockEvent};
 use super::reply::{Error, Printable, Reply};
 use super::state::Module;
 use super::string::OwnedStr;
-use crate::lock::deadlock::{Wait, circle};
+use super::watching;
+use crate::lock::deadlock::{Step, circle};
 use crate::lock::lease::Deadline;
 use crate::lock::queue::{Full, HandOver, LockName, Waiter};
 use crate::lock::record::{OwnerBuf, RequestIdBuf};
-use crate::lock::rules::{Acquire, Released, release};
+use crate::lock::rules::{Acquire, Released, Remainder, release};
 use crate::lock::time::SteadyMillis;
 use std::num::NonZeroU64;
 
@@ -28,13 +29,14 @@ pub(crate) fn open<'c>(ctx: Context<'c>, key: super::Arg<'c>, module: &mut Modul
     return_unclaimed(ctx, module);
     let mut key = Key::for_writing(ctx, key);
     if let Some(name) = module.waits.name(ctx.db(), key.name().bytes()) {
-        settle(module, &name, &mut key);
+        settle(ctx, module, &name, &mut key);
     }
     key
 }
 
 /// The lock of `key` is free: passes it to the head of its queue, or deletes the key.
 pub(crate) fn free(ctx: Context<'_>, module: &mut Module, key: &mut Key<'_>) {
+    watching::end(ctx, module, key);
     let name = module.waits.name(ctx.db(), key.name().bytes());
     let passed_on = name.is_some_and(|name| {
         let outcome = module
@@ -42,7 +44,7 @@ pub(crate) fn free(ctx: Context<'_>, module: &mut Module, key: &mut Key<'_>) {
             .settle(&name, None, clock::wall_clock(), &mut module.fence);
         match outcome {
             Ok(Some(hand_over)) => {
-                grant(module, &name, key, hand_over);
+                grant(ctx, module, &name, key, hand_over);
                 true
             }
             Ok(None) => false,
@@ -57,16 +59,26 @@ pub(crate) fn free(ctx: Context<'_>, module: &mut Module, key: &mut Key<'_>) {
     }
 }
 
-/// The lease of a lock that somebody waits for may end earlier than it did.
+/// The lease of a lock, which somebody may wait for, ends at another moment than it did.
 pub(crate) fn lease_changed(
     ctx: Context<'_>,
     module: &mut Module,
     key: &Key<'_>,
-    deadline: Deadline,
+    deadline: Option<Deadline>,
 ) {
     if let Some(name) = module.waits.name(ctx.db(), key.name().bytes()) {
-        module.waits.watch(&name, Some(deadline));
+        module.waits.watch(&name, deadline);
     }
+}
+
+/// A request that its client wants to wait with.
+pub(crate) struct Wait<'a> {
+    pub(crate) asked: &'a Acquire<'a>,
+    pub(crate) patience: Patience,
+    /// Whether the watchdog is to renew the lease once it is granted.
+    pub(crate) watch: bool,
+    /// Whether a grant has to tell the owner too, because the server made it.
+    pub(crate) tells_owner: bool,
 }
 
 /// Lets the client of `ctx` wait for a lock that is held up to `deadline`.
@@ -77,14 +89,14 @@ pub(crate) fn wait(
     ctx: Context<'_>,
     module: &mut Module,
     key: &Key<'_>,
-    asked: &Acquire<'_>,
-    patience: Patience,
     deadline: Option<Deadline>,
-    tells_owner: bool,
+    wait: &Wait<'_>,
 ) -> Result<Reply, Error> {
     if !ctx.may_block() {
+        module.stats.refusals += 1;
         return Ok(Reply::Nil);
     }
+    let asked = wait.asked;
     let (db, name) = (ctx.db(), key.name().bytes());
     let lock = LockName {
         db,
@@ -93,19 +105,22 @@ pub(crate) fn wait(
     if let Some(circle) = circle(&module.waits, asked.owner.bytes(), lock, |lock| {
         holder_of(ctx, lock)
     }) {
+        module.stats.deadlocks += 1;
+        key.tell(LockEvent::Deadlock);
         return Err(Error::Deadlock(describe(&circle)));
     }
     module
         .waits
         .check_room(db, name, module.limits)
         .map_err(|full| {
+            module.stats.queue_full += 1;
             Error::QueueFull(match full {
                 Full::Total => "lock.max-waiters",
                 Full::PerLock => "lock.max-waiters-per-key",
             })
         })?;
     module.listening.start(ctx);
-    let Some(client) = Blocked::new(ctx, tells_owner) else {
+    let Some(client) = Blocked::new(ctx, wait.tells_owner) else {
         return Ok(Reply::Later);
     };
     let since = clock::clocks().steady;
@@ -119,8 +134,9 @@ pub(crate) fn wait(
             ttl: asked.ttl,
             request: asked.request.map(RequestIdBuf::from),
             reentrant: asked.reentrant,
+            watch: wait.watch,
             since,
-            until: match patience {
+            until: match wait.patience {
                 Patience::Forever => None,
                 Patience::Millis(ms) => Some(SteadyMillis(since.0.saturating_add(ms.get()))),
             },
@@ -128,6 +144,7 @@ pub(crate) fn wait(
         },
     );
     module.remember(handle, ticket);
+    module.stats.waiters_peak = module.stats.waiters_peak.max(module.waits.len());
     Ok(Reply::Later)
 }
 
@@ -142,7 +159,7 @@ fn holder_of(ctx: Context<'_>, lock: &LockName) -> Option<Vec<u8>> {
 }
 
 /// Puts a circle of waits into words.
-fn describe(circle: &[Wait]) -> String {
+fn describe(circle: &[Step]) -> String {
     let holders = circle.iter().cycle().skip(1);
     let steps: Vec<String> = circle
         .iter()
@@ -161,7 +178,7 @@ fn describe(circle: &[Wait]) -> String {
 
 /// Looks at a lock that somebody waits for, and passes it on when it is free. Whoever waits for
 /// what turns out to be no lock is told so.
-fn settle(module: &mut Module, name: &LockName, key: &mut Key<'_>) {
+fn settle(ctx: Context<'_>, module: &mut Module, name: &LockName, key: &mut Key<'_>) {
     let outcome = match key.hold() {
         Ok(hold) => {
             module.observe(hold.as_ref());
@@ -173,18 +190,48 @@ fn settle(module: &mut Module, name: &LockName, key: &mut Key<'_>) {
         Err(error) => Err(error),
     };
     match outcome {
-        Ok(Some(hand_over)) => grant(module, name, key, hand_over),
+        Ok(Some(hand_over)) => grant(ctx, module, name, key, hand_over),
         Ok(None) => {}
         Err(error) => dismiss(module, name, || error.clone()),
     }
 }
 
 /// Writes the record of a new holder and tells it.
-fn grant(module: &mut Module, name: &LockName, key: &mut Key<'_>, hand_over: HandOver<Blocked>) {
+fn grant(
+    ctx: Context<'_>,
+    module: &mut Module,
+    name: &LockName,
+    key: &mut Key<'_>,
+    hand_over: HandOver<Blocked>,
+) {
+    let now = clock::clocks().steady;
+    if hand_over.after_expiry {
+        module.stats.expiries += 1;
+        key.tell(LockEvent::Expired);
+    }
+    module.stats.handovers += 1;
     key.put(&hand_over.put);
+    key.tell(LockEvent::HandedOver);
     for granted in hand_over.granted {
         let waiter = granted.waiter;
         module.forget(&waiter);
+        module
+            .stats
+            .waits
+            .record(now.0.saturating_sub(waiter.since.0));
+        if waiter.watch {
+            let owner = waiter.owner.as_owner();
+            let client = waiter.client.client_id;
+            watching::begin(
+                ctx,
+                module,
+                name.clone(),
+                client,
+                owner,
+                Some(granted.token),
+                waiter.ttl,
+            );
+        }
         let owner = waiter.client.tells_owner.then(|| waiter.owner.as_owner());
         let reply = Reply::grant(granted.token, owner);
         let grant = granted.is_its_own.then(|| Grant {
@@ -207,6 +254,7 @@ fn dismiss(module: &mut Module, name: &LockName, error: impl Fn() -> Error) {
 /// Ends holds whose client was gone before it could be told that it has them.
 fn return_unclaimed(ctx: Context<'_>, module: &mut Module) {
     while let Some(grant) = module.unclaimed.pop() {
+        module.stats.unclaimed += 1;
         let key = OwnedStr::new(&grant.lock.key);
         ctx.in_db(grant.lock.db, |ctx| {
             let mut key = Key::for_writing(ctx, key.as_str());
@@ -215,10 +263,12 @@ fn return_unclaimed(ctx: Context<'_>, module: &mut Module) {
                 Err(_) => Released::NotYours,
             };
             match decision {
-                Released::Freed => free(ctx, module, &mut key),
-                Released::Reduced(put) => key.put(&put),
+                Released::Ended(Remainder::Free) => free(ctx, module, &mut key),
+                Released::Ended(Remainder::Record(put)) => key.put(&put),
                 // A foreign hash has no token, so it is never a grant of ours.
-                Released::ReducedHash(_) | Released::NotYours | Released::NoLock => {}
+                Released::Ended(Remainder::HashCount(_))
+                | Released::NotYours
+                | Released::NoLock => {}
             }
         });
     }
@@ -230,15 +280,17 @@ pub(super) fn do_what_is_due(ctx: Context<'_>, module: &mut Module) {
     let due = module.waits.take_due(clock::clocks());
     for waiter in due.impatient {
         module.forget(&waiter);
+        module.stats.timeouts += 1;
         waiter.client.answer(Ok(Reply::Nil), None);
     }
     for name in due.locks {
         let key = OwnedStr::new(&name.key);
         ctx.in_db(name.db, |ctx| {
             let mut key = Key::for_writing(ctx, key.as_str());
-            settle(module, &name, &mut key);
+            settle(ctx, module, &name, &mut key);
         });
     }
+    watching::renew_due(ctx, module);
     if module.waits.is_empty() && module.listening.can_stop() {
         module.listening.stop(ctx);
     }

@@ -1,0 +1,301 @@
+//! The watchdog: leases that the server renews for as long as a connection lives.
+//!
+//! A watch belongs to one hold of one lock and to the connection that asked for it. Every third of
+//! its `ttl` the lease is set to at least `ttl` from then. A watch ends with its connection, after
+//! which the lease runs out by itself; with the last release; when the hold turns out to be lost;
+//! and when it is older than the server allows.
+
+use super::fence::Token;
+use super::lease::{Deadline, Ttl};
+use super::queue::LockName;
+use super::record::{Owner, OwnerBuf};
+use super::rules::Hold;
+use super::time::{SteadyMillis, UnixMillis};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// A connection, by the number that the server gives it once and never again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ClientId(pub(crate) u64);
+
+/// Which watch: a lock, and the connection that has it watched.
+type WatchKey = (LockName, ClientId);
+
+/// A hold that is watched.
+#[derive(Clone, Debug)]
+pub(crate) struct Watch {
+    pub(crate) owner: OwnerBuf,
+    /// The grant. `None` for a lock in a foreign layout, which has no token.
+    pub(crate) token: Option<Token>,
+    pub(crate) ttl: Ttl,
+    /// The moment after which it is not renewed any more.
+    pub(crate) until: SteadyMillis,
+    /// When it is renewed next.
+    due: SteadyMillis,
+}
+
+impl Watch {
+    /// A watch over the hold that `owner` has had since `now`.
+    pub(crate) fn new(
+        owner: Owner<'_>,
+        token: Option<Token>,
+        ttl: Ttl,
+        now: SteadyMillis,
+        max_hold_ms: u64,
+    ) -> Self {
+        Self {
+            owner: OwnerBuf::from(owner),
+            token,
+            ttl,
+            until: SteadyMillis(now.0.saturating_add(max_hold_ms)),
+            due: next_due(ttl, now),
+        }
+    }
+
+    /// The deadline to write, given the hold that the key stands for now: `Err` when it is no
+    /// longer the one that is watched, `Ok(None)` when the lease lasts longer anyway.
+    pub(crate) fn renew(
+        &self,
+        hold: Option<&Hold<'_>>,
+        now: UnixMillis,
+    ) -> Result<Option<Deadline>, Lost> {
+        let hold = hold
+            .filter(|hold| hold.is_of(self.owner.as_owner(), None) && hold.token() == self.token)
+            .ok_or(Lost)?;
+        let renewed = self.ttl.deadline(now);
+        Ok(hold
+            .deadline
+            .is_some_and(|deadline| deadline < renewed)
+            .then_some(renewed))
+    }
+}
+
+/// A watched hold is gone. It is never taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost;
+
+/// The moment of the renewal after one at `now`: a third of the ttl later. It is rounded down to a
+/// multiple of a 48th of the ttl, so that many watches with one ttl are renewed together.
+fn next_due(ttl: Ttl, now: SteadyMillis) -> SteadyMillis {
+    let third = (ttl.millis() / 3).max(1);
+    let step = (third / 16).max(1);
+    let due = now.0.saturating_add(third);
+    SteadyMillis(due - due % step)
+}
+
+/// All watches of this server.
+#[derive(Debug, Default)]
+pub(crate) struct WatchTable {
+    watches: BTreeMap<WatchKey, Watch>,
+    due: BTreeSet<(SteadyMillis, WatchKey)>,
+    clients: HashMap<ClientId, BTreeSet<LockName>>,
+}
+
+impl WatchTable {
+    /// Whether nothing is watched.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.watches.is_empty()
+    }
+
+    /// How many watches there are.
+    pub(crate) fn len(&self) -> usize {
+        self.watches.len()
+    }
+
+    /// Begins a watch, in place of the one that the connection may have on this lock.
+    pub(crate) fn watch(&mut self, lock: LockName, client: ClientId, watch: Watch) {
+        self.end((lock.clone(), client));
+        self.clients.entry(client).or_default().insert(lock.clone());
+        self.due.insert((watch.due, (lock.clone(), client)));
+        self.watches.insert((lock, client), watch);
+    }
+
+    /// Ends all watches over a lock: it has been released.
+    pub(crate) fn end_lock(&mut self, lock: &LockName) {
+        let first = (lock.clone(), ClientId(0));
+        let last = (lock.clone(), ClientId(u64::MAX));
+        let keys: Vec<WatchKey> = self
+            .watches
+            .range(first..=last)
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in keys {
+            self.end(key);
+        }
+    }
+
+    /// Ends all watches of a connection: it is gone.
+    pub(crate) fn end_client(&mut self, client: ClientId) {
+        for lock in self.clients.remove(&client).unwrap_or_default() {
+            self.end((lock, client));
+        }
+    }
+
+    /// Ends one watch.
+    pub(crate) fn end(&mut self, key: WatchKey) {
+        let Some(watch) = self.watches.remove(&key) else {
+            return;
+        };
+        if let Some(locks) = self.clients.get_mut(&key.1) {
+            locks.remove(&key.0);
+            if locks.is_empty() {
+                self.clients.remove(&key.1);
+            }
+        }
+        self.due.remove(&(watch.due, key));
+    }
+
+    /// Milliseconds until a lease is to be renewed; `None` when nothing is watched.
+    pub(crate) fn next_wake(&self, now: SteadyMillis) -> Option<u64> {
+        let (due, _) = self.due.first()?;
+        Some(due.0.saturating_sub(now.0))
+    }
+
+    /// The watches that are to be renewed at `now`, each with its lock and its connection. Their
+    /// next renewal is noted; those that have been watched for as long as they may be have ended
+    /// and are not among them.
+    pub(crate) fn take_due(&mut self, now: SteadyMillis) -> Vec<(LockName, ClientId, Watch)> {
+        let mut taken = Vec::new();
+        while let Some((due, key)) = self.due.pop_first() {
+            if due > now {
+                self.due.insert((due, key));
+                break;
+            }
+            let Some(watch) = self.watches.get_mut(&key) else {
+                continue;
+            };
+            if watch.until <= now {
+                self.end(key);
+                continue;
+            }
+            watch.due = next_due(watch.ttl, now);
+            self.due.insert((watch.due, key.clone()));
+            taken.push((key.0, key.1, watch.clone()));
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn lock(number: u8) -> LockName {
+        LockName {
+            db: 0,
+            key: [number].as_slice().into(),
+        }
+    }
+
+    fn watch(ttl: i64, now: u64, max_hold: u64) -> Watch {
+        let owner = Owner::new(b"o").expect("in range");
+        let ttl = Ttl::from_millis(ttl).expect("in range");
+        Watch::new(owner, Token::new(1), ttl, SteadyMillis(now), max_hold)
+    }
+
+    fn hold(owner: &[u8], token: u64, deadline: Option<i64>) -> Hold<'_> {
+        let mut hold = Hold::of_string(owner, deadline.map(Deadline));
+        hold.layout = crate::lock::rules::Layout::Module {
+            token: Token::new(token).expect("in range"),
+            request: None,
+        };
+        hold
+    }
+
+    #[test]
+    fn a_renewal_lengthens_the_hold_that_is_watched_and_no_other() {
+        let watch = watch(30, 0, 1_000);
+        let now = UnixMillis(100);
+        let outcome = |hold: Option<Hold<'_>>| watch.renew(hold.as_ref(), now);
+        assert_eq!(
+            outcome(Some(hold(b"o", 1, Some(110)))),
+            Ok(Some(Deadline(130)))
+        );
+        assert_eq!(outcome(Some(hold(b"o", 1, Some(130)))), Ok(None));
+        assert_eq!(outcome(Some(hold(b"o", 1, Some(500)))), Ok(None));
+        assert_eq!(outcome(Some(hold(b"o", 1, None))), Ok(None));
+        assert_eq!(outcome(Some(hold(b"o", 2, Some(110)))), Err(Lost));
+        assert_eq!(outcome(Some(hold(b"p", 1, Some(110)))), Err(Lost));
+        assert_eq!(
+            outcome(Some(Hold::of_string(b"o", Some(Deadline(110))))),
+            Err(Lost)
+        );
+        assert_eq!(outcome(None), Err(Lost));
+    }
+
+    #[test]
+    fn a_watch_ends_when_it_is_as_old_as_it_may_be() {
+        let mut table = WatchTable::default();
+        table.watch(lock(1), ClientId(1), watch(30, 0, 25));
+        assert_eq!(table.take_due(SteadyMillis(10)).len(), 1);
+        assert_eq!(table.take_due(SteadyMillis(20)).len(), 1);
+        assert_eq!(table.take_due(SteadyMillis(30)).len(), 0);
+        assert!(table.is_empty());
+        assert_eq!(table.next_wake(SteadyMillis(30)), None);
+    }
+
+    proptest! {
+        /// The lease is renewed at least once in every third of it, whatever the moment.
+        #[test]
+        fn a_renewal_comes_after_at_most_a_third(ttl in 1..100_000i64, now in 0..1_000_000u64) {
+            let ttl_ms = Ttl::from_millis(ttl).expect("in range");
+            let due = next_due(ttl_ms, SteadyMillis(now)).0;
+            let third = (ttl.unsigned_abs() / 3).max(1);
+            prop_assert!(due <= now + third);
+            prop_assert!(due > now || third == 1 && due == now + 1);
+            prop_assert!(due + third / 16 >= now + third);
+        }
+
+        /// Against a list of (lock, connection, next renewal).
+        #[test]
+        fn the_table_does_what_a_list_does(
+            ops in prop::collection::vec((0..5u8, 0..4u8, 0..4u64, 1..60i64), 1..60),
+        ) {
+            let mut table = WatchTable::default();
+            let mut list: Vec<(u8, u64, u64, i64)> = Vec::new();
+            let mut now = 0;
+            for (op, number, client, ttl) in ops {
+                match op {
+                    0 | 1 => {
+                        table.watch(lock(number), ClientId(client), watch(ttl, now, 1_000_000));
+                        list.retain(|entry| (entry.0, entry.1) != (number, client));
+                        let ttl_ms = Ttl::from_millis(ttl).expect("in range");
+                        list.push((number, client, next_due(ttl_ms, SteadyMillis(now)).0, ttl));
+                    }
+                    2 => {
+                        table.end_lock(&lock(number));
+                        list.retain(|entry| entry.0 != number);
+                    }
+                    3 => {
+                        table.end_client(ClientId(client));
+                        list.retain(|entry| entry.1 != client);
+                    }
+                    _ => now += ttl.unsigned_abs(),
+                }
+                let mut taken: Vec<(u8, u64)> = table
+                    .take_due(SteadyMillis(now))
+                    .into_iter()
+                    .map(|(lock, client, _)| (lock.key[0], client.0))
+                    .collect();
+                let mut expected = Vec::new();
+                for entry in list.iter_mut().filter(|entry| entry.2 <= now) {
+                    expected.push((entry.0, entry.1));
+                    let ttl_ms = Ttl::from_millis(entry.3).expect("in range");
+                    entry.2 = next_due(ttl_ms, SteadyMillis(now)).0;
+                }
+                taken.sort_unstable();
+                expected.sort_unstable();
+                prop_assert_eq!(taken, expected);
+                prop_assert_eq!(table.len(), list.len());
+                prop_assert_eq!(
+                    table.next_wake(SteadyMillis(now)),
+                    list.iter().map(|entry| entry.2 - now).min()
+                );
+            }
+            for client in 0..4 {
+                table.end_client(ClientId(client));
+            }
+            prop_assert!(table.watches.is_empty() && table.due.is_empty() && table.clients.is_empty());
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Renewing the leases that the watchdog watches.
+
+use super::clock::clocks;
+use super::context::Context;
+use super::key::{Key, LockEvent};
+use super::log::{Level, log};
+use super::reply::Printable;
+use super::state::Module;
+use super::string::OwnedStr;
+use crate::lock::fence::Token;
+use crate::lock::lease::Ttl;
+use crate::lock::queue::LockName;
+use crate::lock::record::Owner;
+use crate::lock::watchdog::{ClientId, Lost, Watch};
+
+/// Begins to renew the lease of a hold for as long as a connection lives.
+pub(super) fn begin(
+    ctx: Context<'_>,
+    module: &mut Module,
+    lock: LockName,
+    client: ClientId,
+    owner: Owner<'_>,
+    token: Option<Token>,
+    ttl: Ttl,
+) {
+    let watch = Watch::new(owner, token, ttl, clocks().steady, module.max_hold_ms);
+    module.watches.watch(lock, client, watch);
+    module.client_events.start(ctx);
+}
+
+/// Begins to watch the lock of an open key for the client of a command.
+pub(crate) fn watch(
+    ctx: Context<'_>,
+    module: &mut Module,
+    key: &Key<'_>,
+    client: ClientId,
+    owner: Owner<'_>,
+    token: Option<Token>,
+    ttl: Ttl,
+) {
+    let lock = LockName {
+        db: ctx.db(),
+        key: key.name().bytes().into(),
+    };
+    begin(ctx, module, lock, client, owner, token, ttl);
+}
+
+/// Ends all watches over the lock of an open key.
+pub(super) fn end(ctx: Context<'_>, module: &mut Module, key: &Key<'_>) {
+    if !module.watches.is_empty() {
+        module.watches.end_lock(&LockName {
+            db: ctx.db(),
+            key: key.name().bytes().into(),
+        });
+    }
+}
+
+/// Renews the leases that are due. A hold that is gone is not taken back: its watch ends.
+pub(super) fn renew_due(ctx: Context<'_>, module: &mut Module) {
+    let now = clocks();
+    for (lock, client, watch) in module.watches.take_due(now.steady) {
+        let name = OwnedStr::new(&lock.key);
+        ctx.in_db(lock.db, |ctx| {
+            let mut key = Key::for_writing(ctx, name.as_str());
+            // What is no lock any more is a lost lock too.
+            let outcome = match key.hold() {
+                Ok(hold) => watch.renew(hold.as_ref(), now.wall.as_millis()),
+                Err(_) => Err(Lost),
+            };
+            match outcome {
+                Ok(None) => {}
+                Ok(Some(deadline)) => {
+                    module.stats.watchdog_renewals += 1;
+                    key.set_deadline(deadline);
+                    module.waits.watch(&lock, Some(deadline));
+                }
+                Err(Lost) => {
+                    module.stats.lost += 1;
+                    key.tell(LockEvent::Lost);
+                    log(
+                        Some(ctx),
+                        Level::Notice,
+                        &format!(
+                            "redis-lock: the watched lock {} of {} is lost",
+                            Printable::new(&lock.key),
+                            Printable::new(watch.owner.as_owner().bytes())
+                        ),
+                    );
+                    module.watches.end((lock.clone(), client));
+                }
+            }
+        });
+    }
+    if module.watches.is_empty() && module.client_events.can_stop() {
+        module.client_events.stop(ctx);
+    }
+}
