@@ -16,7 +16,7 @@ use super::fence::{Fence, Token};
 use super::lease::{Deadline, Ttl};
 use super::record::{OwnerBuf, RequestIdBuf};
 use super::rules::{Acquire, Acquired, Hold, Put, acquire};
-use super::time::{Now, SteadyMillis, UnixMicros};
+use super::time::{Now, SteadyMillis, UnixMicros, UnixMillis};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -104,23 +104,14 @@ pub(crate) struct HandOver<C> {
 pub(crate) struct Granted<C> {
     pub(crate) waiter: Waiter<C>,
     pub(crate) token: Token,
-    /// Whether the hold is this waiter's alone. A request that was sent twice has one hold for
-    /// both, which must not end because one of the two connections is gone.
-    pub(crate) is_its_own: bool,
+    /// Which of the owner's holds it has, from 0 on in the order in which they were granted. A
+    /// request that was sent twice has one hold for both.
+    pub(crate) hold: usize,
 }
 
 /// No token is left to mint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoToken;
-
-/// What is due.
-#[derive(Debug)]
-pub(crate) struct Due<C> {
-    /// Locks to settle: somebody changed their key, or their lease has lapsed.
-    pub(crate) locks: BTreeSet<LockName>,
-    /// Waiters whose patience ended. They have left.
-    pub(crate) impatient: Vec<Waiter<C>>,
-}
 
 /// All that wait on this server.
 #[derive(Debug)]
@@ -380,16 +371,13 @@ impl<C> WaitTable<C> {
             return Err(NoToken);
         };
         let owner = head.owner.clone();
-        let mut granted = Vec::new();
-        let mut grant = |waiter: Option<Waiter<C>>| {
-            granted.extend(waiter.map(|waiter| Granted {
-                waiter,
-                token,
-                is_its_own: true,
-            }));
-        };
-        grant(self.leave(ticket));
-        let mut is_shared = false;
+        let mut granted: Vec<Granted<C>> = Vec::new();
+        let mut holds = 1;
+        granted.extend(self.leave(ticket).map(|waiter| Granted {
+            waiter,
+            token,
+            hold: 0,
+        }));
         for ticket in self.tickets_for(name, &owner) {
             let hold = Hold::of_string(&put.value, put.deadline);
             let Some(waiter) = self
@@ -398,15 +386,26 @@ impl<C> WaitTable<C> {
             else {
                 continue;
             };
-            match acquire(Some(&hold), &waiter.asked(), now, fence) {
-                Acquired::Reentered(_, more) => put = more,
-                Acquired::Repeated(_) => is_shared = true,
+            let asked = waiter.asked();
+            let hold = match acquire(Some(&hold), &asked, now, fence) {
+                Acquired::Reentered(_, more) => {
+                    put = more;
+                    holds += 1;
+                    holds - 1
+                }
+                // The hold of the last one that was granted under the same name.
+                Acquired::Repeated(_) => granted
+                    .iter()
+                    .rev()
+                    .find(|other| other.waiter.asked().request == asked.request)
+                    .map_or(0, |other| other.hold),
                 _ => continue,
-            }
-            grant(self.leave(ticket));
-        }
-        for granted in &mut granted {
-            granted.is_its_own = !is_shared;
+            };
+            granted.extend(self.leave(ticket).map(|waiter| Granted {
+                waiter,
+                token,
+                hold,
+            }));
         }
         self.watch(name, put.deadline);
         Ok(Some(HandOver {
@@ -444,13 +443,23 @@ impl<C> WaitTable<C> {
         lease.into_iter().chain(patience).min()
     }
 
-    /// Takes out what is due at `now`.
-    pub(crate) fn take_due(&mut self, now: Now) -> Due<C> {
+    /// Takes out the waiters whose patience has ended by `now`.
+    pub(crate) fn take_impatient(&mut self, now: SteadyMillis) -> Vec<Waiter<C>> {
+        let mut impatient = Vec::new();
+        while let Some(&(_, ticket)) = self.patience.first().filter(|(until, _)| *until <= now) {
+            impatient.extend(self.leave(ticket));
+        }
+        impatient
+    }
+
+    /// Takes out the locks to settle at `now`: somebody changed their key, or their lease has
+    /// lapsed as far as is known here.
+    pub(crate) fn take_due(&mut self, now: UnixMillis) -> BTreeSet<LockName> {
         let mut locks = std::mem::take(&mut self.marked);
         while let Some((deadline, name)) = self
             .alarms
             .first()
-            .filter(|(deadline, _)| deadline.has_lapsed(now.wall.as_millis()))
+            .filter(|(deadline, _)| deadline.has_lapsed(now))
             .cloned()
         {
             self.alarms.remove(&(deadline, name.clone()));
@@ -459,16 +468,7 @@ impl<C> WaitTable<C> {
             }
             locks.insert(name);
         }
-        let mut impatient = Vec::new();
-        while let Some(&(_, ticket)) = self
-            .patience
-            .first()
-            .filter(|(until, _)| *until <= now.steady)
-        {
-            impatient.extend(self.leave(ticket));
-        }
-        locks.retain(|name| self.queue(name.db, &name.key).is_some());
-        Due { locks, impatient }
+        locks
     }
 
     /// Whether no trace of any waiter is left.

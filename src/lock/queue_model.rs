@@ -174,12 +174,11 @@ impl Server {
     }
 
     fn do_what_is_due(&mut self, now: Now) {
-        let due = self.waits.take_due(now);
-        for waiter in due.impatient {
+        for waiter in self.waits.take_impatient(now.steady) {
             self.tickets.remove(&waiter.client);
             self.outcomes.push(Outcome::InVain(waiter.client));
         }
-        for lock in due.locks {
+        for lock in self.waits.take_due(now.wall.as_millis()) {
             self.settle(lock.key[0], now);
         }
     }

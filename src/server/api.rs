@@ -42,6 +42,7 @@ macro_rules! required {
 }
 
 required! {
+    RedisModule_AvoidReplicaTraffic,
     RedisModule_BlockClient,
     RedisModule_CloseKey,
     RedisModule_CreateCommand,

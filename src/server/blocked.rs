@@ -15,8 +15,10 @@ use crate::lock::queue::LockName;
 use crate::lock::record::OwnerBuf;
 use crate::lock::watchdog::ClientId;
 use redis_module::raw;
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
+use std::rc::Rc;
 
 /// A blocked client. Dropped without an answer, it answers that something went wrong.
 #[derive(Debug)]
@@ -33,12 +35,36 @@ pub(crate) struct Blocked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Handle(usize);
 
-/// A lock that was granted to a waiter.
+/// A hold of a lock.
 #[derive(Debug)]
-pub(crate) struct Grant {
+pub(crate) struct HeldLock {
     pub(crate) lock: LockName,
     pub(crate) owner: OwnerBuf,
     pub(crate) token: Token,
+}
+
+/// A hold that was granted to a waiter.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) hold: HeldLock,
+    pub(crate) claim: Claim,
+}
+
+/// Whether any of the clients that a hold was granted to has been told. A request that was sent
+/// twice has one hold and two clients: the hold goes back only when both of them are gone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Claim(Rc<Cell<bool>>);
+
+impl Claim {
+    /// A client has been told.
+    fn fulfil(&self) {
+        self.0.set(true);
+    }
+
+    /// Whether this was the last client that could be told, and none was.
+    fn ends_void(self) -> bool {
+        Rc::try_unwrap(self.0).is_ok_and(|told| !told.get())
+    }
 }
 
 /// An answer on its way to a blocked client.
@@ -123,7 +149,9 @@ unsafe extern "C" fn on_reply(
             let data = api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Answer>();
             (Context::from_raw(ctx)?, data.as_mut()?)
         };
-        answer.grant = None;
+        if let Some(grant) = answer.grant.take() {
+            grant.claim.fulfil();
+        }
         match &answer.outcome {
             Ok(reply) => send(ctx, reply),
             Err(error) => send_error(ctx, error),
@@ -187,10 +215,15 @@ unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
                 Box::from_raw(data.cast::<Answer>()),
             )
         };
-        with_module(|module| {
-            module.unclaimed.extend(answer.grant);
-            module.set_alarm(ctx);
-        });
+        // A replica writes nothing: whoever is the master now lets the lease run out.
+        if let Some(grant) = answer.grant.filter(|_| !ctx.is_replica())
+            && grant.claim.ends_void()
+        {
+            with_module(|module| {
+                module.unclaimed.push(grant.hold);
+                module.set_alarm(ctx);
+            });
+        }
         Some(())
     });
 }

@@ -5,7 +5,7 @@ use super::reply::Error;
 use super::string::Str;
 use crate::lock::watchdog::ClientId;
 use redis_module::raw;
-use std::ffi::{CStr, c_int};
+use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
@@ -65,8 +65,13 @@ impl Context<'_> {
     }
 
     /// The connection of the client. An error in a script, and when it is another module that calls:
-    /// then the server makes up a client that no connection belongs to.
+    /// then the server makes up a client, and does not tell for which connection it runs.
     pub(crate) fn connection(self) -> Result<ClientId, Error> {
+        // Some servers keep the client of scripts among the connections, so its number alone does
+        // not tell.
+        if self.has_flag(raw::REDISMODULE_CTX_FLAGS_LUA) {
+            return Err(Error::NoConnection);
+        }
         // SAFETY: the context is alive. Without a struct to fill in, the server only says whether
         // a connection with this number exists.
         unsafe {
@@ -79,22 +84,37 @@ impl Context<'_> {
         }
     }
 
+    /// Whether this server is a replica.
+    pub(super) fn is_replica(self) -> bool {
+        self.has_flag(raw::REDISMODULE_CTX_FLAGS_SLAVE)
+    }
+
+    /// Whether nothing may be written at present, because clients are paused: by `CLIENT PAUSE`, or
+    /// for a failover or a shutdown that waits for replicas.
+    pub(super) fn server_is_paused() -> bool {
+        // SAFETY: the function takes no arguments.
+        unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
+    }
+
     /// Whether the server may evict keys, locks among them, to free memory.
     pub(super) fn may_evict(self) -> bool {
-        const YES: c_int = raw::REDISMODULE_CTX_FLAGS_EVICT.cast_signed();
-        // SAFETY: the context is alive.
-        unsafe { api!(RedisModule_GetContextFlags(self.as_raw())) & YES != 0 }
+        self.has_flag(raw::REDISMODULE_CTX_FLAGS_EVICT)
     }
 
     /// Whether the client can be blocked: not in a transaction or a script, and not when it is
     /// another module that calls.
     pub(super) fn may_block(self) -> bool {
-        const NO: c_int = (raw::REDISMODULE_CTX_FLAGS_MULTI
-            | raw::REDISMODULE_CTX_FLAGS_LUA
-            | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING)
-            .cast_signed();
+        !self.has_flag(
+            raw::REDISMODULE_CTX_FLAGS_MULTI
+                | raw::REDISMODULE_CTX_FLAGS_LUA
+                | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING,
+        )
+    }
+
+    /// Whether the server sets any of these flags for this context.
+    fn has_flag(self, flags: u32) -> bool {
         // SAFETY: the context is alive.
-        unsafe { api!(RedisModule_GetContextFlags(self.as_raw())) & NO == 0 }
+        unsafe { api!(RedisModule_GetContextFlags(self.as_raw())) & flags.cast_signed() != 0 }
     }
 
     /// Tells clients and modules that listen to keyspace events what happened to `key`.

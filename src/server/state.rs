@@ -1,7 +1,7 @@
 //! What the module remembers. Everything else is in the keyspace.
 
 use super::alarm::Alarm;
-use super::blocked::{Blocked, Grant, Handle};
+use super::blocked::{Blocked, Handle, HeldLock};
 use super::clock;
 use super::context::Context;
 use super::events::{ClientEvents, Listening};
@@ -21,8 +21,8 @@ pub(crate) struct Module {
     /// Everybody who waits. Each of them is in `tickets` too.
     pub(crate) waits: WaitTable<Blocked>,
     tickets: HashMap<Handle, Ticket>,
-    /// Grants whose client was gone before it could be told: they are given back.
-    pub(super) unclaimed: Vec<Grant>,
+    /// Holds whose client was gone before it could be told: they are given back.
+    pub(super) unclaimed: Vec<HeldLock>,
     /// Holds that are renewed here for as long as their connection lives.
     pub(crate) watches: WatchTable,
     pub(crate) stats: Stats,
@@ -34,6 +34,9 @@ pub(crate) struct Module {
     pub(super) client_events: ClientEvents,
     pub(super) eviction: Eviction,
 }
+
+/// How often the alarm looks whether a pause is over, in milliseconds.
+const PAUSE_POLL_MS: u64 = 10;
 
 impl Default for Module {
     fn default() -> Self {
@@ -108,7 +111,15 @@ impl Module {
         } else {
             self.watches.next_wake(now.steady)
         };
+        // Nothing can be done for keys before a pause is over, and the server does not tell when
+        // that is.
+        let least = if Context::server_is_paused() {
+            PAUSE_POLL_MS
+        } else {
+            0
+        };
         let wait = wait.into_iter().chain(renewal).min();
+        let wait = wait.map(|wait| wait.max(least));
         self.alarm.set(ctx, now, wait);
     }
 

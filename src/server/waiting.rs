@@ -1,6 +1,6 @@
 //! Waiting for a lock, and passing it on.
 
-use super::blocked::{Blocked, Grant};
+use super::blocked::{Blocked, Claim, Grant, HeldLock};
 use super::clock;
 use super::context::Context;
 use super::key::{Key, LockEvent};
@@ -212,6 +212,7 @@ fn grant(
     module.stats.handovers += 1;
     key.put(&hand_over.put);
     key.tell(LockEvent::HandedOver);
+    let mut claims: Vec<Claim> = Vec::new();
     for granted in hand_over.granted {
         let waiter = granted.waiter;
         module.forget(&waiter);
@@ -234,10 +235,16 @@ fn grant(
         }
         let owner = waiter.client.tells_owner.then(|| waiter.owner.as_owner());
         let reply = Reply::grant(granted.token, owner);
-        let grant = granted.is_its_own.then(|| Grant {
-            lock: name.clone(),
-            owner: waiter.owner.clone(),
-            token: granted.token,
+        if claims.len() <= granted.hold {
+            claims.push(Claim::default());
+        }
+        let grant = claims.get(granted.hold).map(|claim| Grant {
+            hold: HeldLock {
+                lock: name.clone(),
+                owner: waiter.owner.clone(),
+                token: granted.token,
+            },
+            claim: claim.clone(),
         });
         waiter.client.answer(Ok(reply), grant);
     }
@@ -253,13 +260,13 @@ fn dismiss(module: &mut Module, name: &LockName, error: impl Fn() -> Error) {
 
 /// Ends holds whose client was gone before it could be told that it has them.
 fn return_unclaimed(ctx: Context<'_>, module: &mut Module) {
-    while let Some(grant) = module.unclaimed.pop() {
+    while let Some(hold) = module.unclaimed.pop() {
         module.stats.unclaimed += 1;
-        let key = OwnedStr::new(&grant.lock.key);
-        ctx.in_db(grant.lock.db, |ctx| {
+        let key = OwnedStr::new(&hold.lock.key);
+        ctx.in_db(hold.lock.db, |ctx| {
             let mut key = Key::for_writing(ctx, key.as_str());
             let decision = match key.hold() {
-                Ok(hold) => release(hold.as_ref(), grant.owner.as_owner(), Some(grant.token)),
+                Ok(found) => release(found.as_ref(), hold.owner.as_owner(), Some(hold.token)),
                 Err(_) => Released::NotYours,
             };
             match decision {
@@ -276,14 +283,19 @@ fn return_unclaimed(ctx: Context<'_>, module: &mut Module) {
 
 /// Does what the alarm went off for.
 pub(super) fn do_what_is_due(ctx: Context<'_>, module: &mut Module) {
-    return_unclaimed(ctx, module);
-    let due = module.waits.take_due(clock::clocks());
-    for waiter in due.impatient {
+    let now = clock::clocks();
+    for waiter in module.waits.take_impatient(now.steady) {
         module.forget(&waiter);
         module.stats.timeouts += 1;
         waiter.client.answer(Ok(Reply::Nil), None);
     }
-    for name in due.locks {
+    // A write now would break the promise that the server is giving to its replicas. Leases stand
+    // still as long: the server expires nothing either.
+    if Context::server_is_paused() {
+        return;
+    }
+    return_unclaimed(ctx, module);
+    for name in module.waits.take_due(now.wall.as_millis()) {
         let key = OwnedStr::new(&name.key);
         ctx.in_db(name.db, |ctx| {
             let mut key = Key::for_writing(ctx, key.as_str());
