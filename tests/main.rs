@@ -11,5 +11,6 @@
     clippy::indexing_slicing
 )]
 
+mod cluster;
 mod harness;
 mod harness_self_test;

@@ -44,11 +44,13 @@ macro_rules! required {
 required! {
     RedisModule_AvoidReplicaTraffic,
     RedisModule_BlockClient,
+    RedisModule_Call,
     RedisModule_CloseKey,
     RedisModule_CreateCommand,
     RedisModule_CreateString,
     RedisModule_CreateTimer,
     RedisModule_DeleteKey,
+    RedisModule_FreeCallReply,
     RedisModule_FreeString,
     RedisModule_GetAbsExpire,
     RedisModule_GetBlockedClientHandle,

@@ -26,6 +26,18 @@ pub(super) enum EventClass {
     Module,
 }
 
+/// Selects a database when dropped.
+struct SelectAgain<'c> {
+    ctx: Context<'c>,
+    db: i32,
+}
+
+impl Drop for SelectAgain<'_> {
+    fn drop(&mut self) {
+        self.ctx.select(self.db);
+    }
+}
+
 impl Context<'_> {
     /// `None` for a null pointer.
     ///
@@ -49,13 +61,14 @@ impl Context<'_> {
         unsafe { api!(RedisModule_GetSelectedDb(self.as_raw())) }
     }
 
-    /// Runs `f` with another database selected.
+    /// Runs `f` with another database selected. The client finds its own again, also after a panic.
     pub(super) fn in_db<R>(self, db: i32, f: impl FnOnce(Self) -> R) -> R {
-        let selected = self.db();
+        let _restore = SelectAgain {
+            ctx: self,
+            db: self.db(),
+        };
         self.select(db);
-        let result = f(self);
-        self.select(selected);
-        result
+        f(self)
     }
 
     /// Selects a database that exists: its number came from the server.
@@ -94,6 +107,30 @@ impl Context<'_> {
     pub(super) fn server_is_paused() -> bool {
         // SAFETY: the function takes no arguments.
         unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
+    }
+
+    /// Whether this server may write a key that no client has asked it for. In a cluster it may not
+    /// once the key's slot has moved away, and while it moves, for keys that are gone already: the
+    /// other server may have granted the lock. The server refuses a command on such a key.
+    pub(super) fn serves(self, key: Str<'_>) -> bool {
+        if !self.has_flag(raw::REDISMODULE_CTX_FLAGS_CLUSTER) {
+            return true;
+        }
+        // SAFETY: context and key are alive, and the format's letter has its string. The reply is
+        // freed by the one who got it; there is none when the command is refused.
+        unsafe {
+            let reply = api!(RedisModule_Call(
+                self.as_raw(),
+                c"EXISTS".as_ptr(),
+                c"s".as_ptr(),
+                key.as_raw()
+            ));
+            if reply.is_null() {
+                return false;
+            }
+            api!(RedisModule_FreeCallReply(reply));
+            true
+        }
     }
 
     /// Whether the server may evict keys, locks among them, to free memory.

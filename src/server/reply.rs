@@ -92,6 +92,9 @@ pub(crate) enum Error {
     QueueFull(&'static str),
     #[error("UNBLOCKED this server is a replica now, the lock is granted elsewhere")]
     Demoted,
+    /// Cluster clients send such a request again, and the server then redirects them.
+    #[error("TRYAGAIN the slot of this lock is moving to another server")]
+    SlotMoving,
     #[error("ERR lock commands can't run inside a keyspace notification of this module")]
     Nested,
     #[error("ERR internal error, see the log of the server")]

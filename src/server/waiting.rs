@@ -180,6 +180,7 @@ fn describe(circle: &[Step]) -> String {
 /// what turns out to be no lock is told so.
 fn settle(ctx: Context<'_>, module: &mut Module, name: &LockName, key: &mut Key<'_>) {
     let outcome = match key.hold() {
+        Ok(None) if !ctx.serves(key.name()) => Err(Error::SlotMoving),
         Ok(hold) => {
             module.observe(hold.as_ref());
             module
