@@ -68,6 +68,7 @@ unsafe extern "C" fn ring(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
         with_module(|module| {
             module.alarm.rang();
             waiting::do_what_is_due(ctx, module);
+            module.end_idle_subscriptions(ctx);
             module.set_alarm(ctx);
         });
         Some(())

@@ -95,34 +95,36 @@ unsafe extern "C" fn on_keyspace_event(
     OK
 }
 
-/// Whether the module is told when connections end. It is while a hold is watched, since telling
-/// it costs every connection that begins or ends.
+/// An event of the server that the module listens to only while it has a use for it.
 #[derive(Default)]
-pub(super) struct ClientEvents(bool);
+pub(super) struct Subscription {
+    is_active: bool,
+}
 
-impl ClientEvents {
-    /// Asks to be told.
-    pub(super) fn start(&mut self, ctx: Context<'_>) {
-        if !self.0 {
-            self.0 = listen_to(ctx, raw::REDISMODULE_EVENT_CLIENT_CHANGE, true);
+impl Subscription {
+    /// Begins to listen to the event with this number.
+    pub(super) fn start(&mut self, ctx: Context<'_>, event: u64) {
+        if !self.is_active {
+            self.is_active = listen_to(ctx, event, true);
         }
     }
 
-    /// Whether [`ClientEvents::stop`] would do anything.
-    pub(super) fn can_stop(&self) -> bool {
-        self.0
+    /// Whether [`Subscription::stop`] would do anything.
+    pub(super) fn is_active(&self) -> bool {
+        self.is_active
     }
 
-    /// Asks not to be told any more. Not to be called while the server tells something.
-    pub(super) fn stop(&mut self, ctx: Context<'_>) {
-        if self.0 {
-            self.0 = !listen_to(ctx, raw::REDISMODULE_EVENT_CLIENT_CHANGE, false);
+    /// Ends to listen. Not to be called while the server tells any event: it walks the list of
+    /// those who listen.
+    pub(super) fn stop(&mut self, ctx: Context<'_>, event: u64) {
+        if self.is_active {
+            self.is_active = !listen_to(ctx, event, false);
         }
     }
 }
 
 /// Begins or ends to listen to an event of the server. False when the server does not know it.
-pub(super) fn listen_to(ctx: Context<'_>, id: u64, on: bool) -> bool {
+fn listen_to(ctx: Context<'_>, id: u64, on: bool) -> bool {
     let event = raw::RedisModuleEvent { id, dataver: 1 };
     let callback: raw::RedisModuleEventCallback = if on { Some(on_server_event) } else { None };
     // SAFETY: the context is alive, and the callback has the signature that the server calls it

@@ -5,7 +5,7 @@
 
 use super::clock::clocks;
 use super::context::Context;
-use super::events::listen_to;
+use super::events::Subscription;
 use super::log::{Level, log};
 use super::state::Module;
 use crate::lock::time::SteadyMillis;
@@ -15,6 +15,7 @@ use redis_module::raw;
 #[derive(Default)]
 pub(super) struct Eviction {
     is_possible: bool,
+    key_events: Subscription,
     last_logged: Option<SteadyMillis>,
 }
 
@@ -32,8 +33,8 @@ impl Eviction {
             return;
         }
         self.is_possible = is_possible;
-        listen_to(ctx, raw::REDISMODULE_EVENT_KEY, is_possible);
         if is_possible {
+            self.key_events.start(ctx, raw::REDISMODULE_EVENT_KEY);
             log(
                 Some(ctx),
                 Level::Warning,
@@ -41,6 +42,16 @@ impl Eviction {
                  holders work; a server for locks wants noeviction",
             );
         }
+    }
+
+    /// Whether the module still listens to what happens to keys, and need not.
+    pub(super) fn can_stop(&self) -> bool {
+        self.key_events.is_active() && !self.is_possible
+    }
+
+    /// Ends to listen to what happens to keys. Not to be called while the server tells any event.
+    pub(super) fn stop(&mut self, ctx: Context<'_>) {
+        self.key_events.stop(ctx, raw::REDISMODULE_EVENT_KEY);
     }
 }
 

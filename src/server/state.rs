@@ -4,7 +4,7 @@ use super::alarm::Alarm;
 use super::blocked::{Blocked, Handle, HeldLock};
 use super::clock;
 use super::context::Context;
-use super::events::{ClientEvents, Listening};
+use super::events::{Listening, Subscription};
 use super::eviction::Eviction;
 use crate::lock::fence::Fence;
 use crate::lock::queue::{Limits, Ticket, WaitTable, Waiter};
@@ -12,6 +12,7 @@ use crate::lock::rules::Hold;
 use crate::lock::stats::Stats;
 use crate::lock::watchdog::WatchTable;
 use lazy_static::lazy_static;
+use redis_module::raw;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
@@ -31,7 +32,9 @@ pub(crate) struct Module {
     pub(crate) max_hold_ms: u64,
     pub(super) alarm: Alarm,
     pub(super) listening: Listening,
-    pub(super) client_events: ClientEvents,
+    /// Whether the module is told when connections end. It is while a hold is watched, since
+    /// telling it costs every connection that begins or ends.
+    pub(super) client_events: Subscription,
     pub(super) eviction: Eviction,
 }
 
@@ -55,7 +58,7 @@ impl Default for Module {
             },
             alarm: Alarm::default(),
             listening: Listening::default(),
-            client_events: ClientEvents::default(),
+            client_events: Subscription::default(),
             eviction: Eviction::default(),
         }
     }
@@ -98,18 +101,12 @@ impl Module {
     /// Sets the alarm for whatever is due next.
     pub(super) fn set_alarm(&mut self, ctx: Context<'_>) {
         let now = clock::clocks();
-        let wait = if !self.unclaimed.is_empty() {
+        let wait = if !self.unclaimed.is_empty() || self.has_idle_subscription() {
             Some(0)
-        } else if self.waits.is_empty() {
-            // To stop listening is due, but not in the middle of an event.
-            self.listening.can_stop().then_some(0)
         } else {
-            self.waits.next_wake(now)
-        };
-        let renewal = if self.watches.is_empty() {
-            self.client_events.can_stop().then_some(0)
-        } else {
-            self.watches.next_wake(now.steady)
+            let wait = self.waits.next_wake(now);
+            let renewal = self.watches.next_wake(now.steady);
+            wait.into_iter().chain(renewal).min()
         };
         // Nothing can be done for keys before a pause is over, and the server does not tell when
         // that is.
@@ -118,9 +115,29 @@ impl Module {
         } else {
             0
         };
-        let wait = wait.into_iter().chain(renewal).min();
-        let wait = wait.map(|wait| wait.max(least));
-        self.alarm.set(ctx, now, wait);
+        self.alarm.set(ctx, now, wait.map(|wait| wait.max(least)));
+    }
+
+    /// Whether the module listens to something that it has no use for any more. The alarm ends
+    /// that, because it cannot be done in the middle of an event.
+    fn has_idle_subscription(&self) -> bool {
+        self.waits.is_empty() && self.listening.can_stop()
+            || self.watches.is_empty() && self.client_events.is_active()
+            || self.eviction.can_stop()
+    }
+
+    /// Ends to listen to what there is no use for. Not to be called in the middle of an event.
+    pub(super) fn end_idle_subscriptions(&mut self, ctx: Context<'_>) {
+        if self.waits.is_empty() && self.listening.can_stop() {
+            self.listening.stop(ctx);
+        }
+        if self.watches.is_empty() {
+            self.client_events
+                .stop(ctx, raw::REDISMODULE_EVENT_CLIENT_CHANGE);
+        }
+        if self.eviction.can_stop() {
+            self.eviction.stop(ctx);
+        }
     }
 
     /// Whether a command may have left something for the alarm.

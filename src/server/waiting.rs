@@ -304,7 +304,4 @@ pub(super) fn do_what_is_due(ctx: Context<'_>, module: &mut Module) {
         });
     }
     watching::renew_due(ctx, module);
-    if module.waits.is_empty() && module.listening.can_stop() {
-        module.listening.stop(ctx);
-    }
 }

@@ -12,6 +12,7 @@ use crate::lock::lease::Ttl;
 use crate::lock::queue::LockName;
 use crate::lock::record::Owner;
 use crate::lock::watchdog::{ClientId, Lost, Watch};
+use redis_module::raw;
 
 /// Begins to renew the lease of a hold for as long as a connection lives.
 pub(super) fn begin(
@@ -25,7 +26,9 @@ pub(super) fn begin(
 ) {
     let watch = Watch::new(owner, token, ttl, clocks().steady, module.max_hold_ms);
     module.watches.watch(lock, client, watch);
-    module.client_events.start(ctx);
+    module
+        .client_events
+        .start(ctx, raw::REDISMODULE_EVENT_CLIENT_CHANGE);
 }
 
 /// Begins to watch the lock of an open key for the client of a command.
@@ -90,8 +93,5 @@ pub(super) fn renew_due(ctx: Context<'_>, module: &mut Module) {
                 }
             }
         });
-    }
-    if module.watches.is_empty() && module.client_events.can_stop() {
-        module.client_events.stop(ctx);
     }
 }
