@@ -11,6 +11,18 @@
     clippy::indexing_slicing
 )]
 
+mod bad_input;
 mod cluster;
+mod deadlock;
+mod effects;
+mod foreign;
 mod harness;
 mod harness_self_test;
+mod history;
+mod leaving;
+mod lifecycle;
+mod locking;
+mod metadata;
+mod waiters;
+mod waiting;
+mod waking;

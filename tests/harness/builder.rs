@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use tempfile::TempDir;
 
 use super::flavour::Flavour;
-use super::module;
+use super::module::module_path;
 use super::process::log_tail;
 use super::server::{Home, Server, Stopped};
 
@@ -150,7 +150,7 @@ impl ServerBuilder {
         if let Some(args) = &self.module {
             lines.push(format!(
                 "loadmodule \"{}\" {}",
-                module::path().display(),
+                module_path().display(),
                 args.join(" ")
             ));
         }

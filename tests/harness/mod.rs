@@ -6,10 +6,12 @@
 //! - [`Server::raw`] and [`Reply`]: a client that keeps the types of the protocol apart.
 //! - [`wait_until`] and [`wait_for`]: waiting for a condition with a deadline, never for a time.
 //! - [`Server::replication_stream`], [`Server::aof_commands`], [`Server::events`],
-//!   [`Server::snapshot`]: what a command wrote, and whether it wrote at all.
+//!   [`Server::snapshot`]: what a command wrote, and [`Server::witness`]: whether it wrote at all.
+//! - [`Server::leased`]: how long a lease a command gave.
 
 mod aof;
 mod builder;
+mod clock;
 mod events;
 mod flavour;
 mod inspect;
@@ -22,6 +24,7 @@ mod server;
 mod snapshot;
 mod valgrind;
 mod wait;
+mod witness;
 mod words;
 
 #[allow(
@@ -30,9 +33,11 @@ mod words;
 )]
 pub(crate) use self::{
     builder::ServerBuilder,
+    clock::{unix_micros, unix_millis},
     events::Events,
     flavour::{Flavour, find_server, on_every_server},
     inspect::CommandStats,
+    module::module_path,
     raw::Raw,
     replication::ReplicationStream,
     reply::Reply,
@@ -40,5 +45,6 @@ pub(crate) use self::{
     snapshot::{Entry, Snapshot},
     valgrind::module_errors,
     wait::{wait_for, wait_until},
+    witness::Witness,
     words::{ToWord, ToWords, Words},
 };

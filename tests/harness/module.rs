@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 /// The library to load: what `REDIS_LOCK_MODULE` names, or the one that cargo built in the same
 /// profile as the tests.
-pub(super) fn path() -> PathBuf {
+pub(crate) fn module_path() -> PathBuf {
     if let Some(path) = env::var_os("REDIS_LOCK_MODULE") {
         return fs::canonicalize(path).expect("the library that REDIS_LOCK_MODULE names");
     }

@@ -64,22 +64,25 @@ impl Raw {
         &mut self,
         commands: impl IntoIterator<Item = C>,
     ) -> Vec<Reply> {
-        let commands: Vec<Words> = commands
-            .into_iter()
-            .map(|command| command.to_words())
-            .collect();
+        let sent = self.send_all(commands);
+        (0..sent).map(|_| self.read()).collect()
+    }
+
+    /// Sends commands in one go and leaves their replies for later. The server runs them one after
+    /// the other, with nothing in between, up to one that blocks. Returns how many they were.
+    pub(crate) fn send_all<C: ToWords>(&mut self, commands: impl IntoIterator<Item = C>) -> usize {
         let mut request = Vec::new();
-        for command in &commands {
-            encode(command, &mut request);
-        }
-        if let Some(last) = commands.last() {
-            self.last = last.clone();
+        let mut sent = 0;
+        for command in commands {
+            self.last = command.to_words();
+            encode(&self.last, &mut request);
+            sent += 1;
         }
         self.stream
             .get_mut()
             .write_all(&request)
             .unwrap_or_else(|error| panic!("cannot send a pipeline to {}: {error}", self.last));
-        commands.iter().map(|_| self.read()).collect()
+        sent
     }
 
     /// The server's number for this connection.

@@ -215,6 +215,13 @@ impl PartialEq<i64> for Reply {
     }
 }
 
+/// For what [`Reply::field`] gives.
+impl PartialEq<i64> for &Reply {
+    fn eq(&self, number: &i64) -> bool {
+        **self == *number
+    }
+}
+
 impl PartialEq<&str> for Reply {
     fn eq(&self, text: &&str) -> bool {
         *self == **text
