@@ -251,10 +251,11 @@ on_every_server! {
         assert_eq!(queue(&server, "k"), "");
         // One who leaves from the middle of a queue changes nothing for the others.
         let mut first = waiter(&server, "LOCK.ACQUIRE k c 600000 BLOCK 0");
+        let mut last = server.raw();
         resp2.send("LOCK.ACQUIRE k b 600000 BLOCK 50");
-        server.wait_for_blocked(2);
-        let mut last = waiter(&server, "LOCK.ACQUIRE k d 600000 BLOCK 0");
+        last.send("LOCK.ACQUIRE k d 600000 BLOCK 0");
         assert_eq!(resp2.read(), Reply::NilBulk);
+        server.wait_for_blocked(2);
         assert_eq!(queue(&server, "k"), "c d");
         for (holder, client) in [("a", &mut first), ("c", &mut last)] {
             assert_eq!(server.call(("LOCK.RELEASE", "k", holder)), 1);

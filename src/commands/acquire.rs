@@ -85,7 +85,7 @@ pub(super) fn acquire(
             token
         }
         Acquired::Repeated(token) => {
-            module.stats.repetitions += 1;
+            module.repeated(token, options.request);
             token
         }
         Acquired::Busy => {

@@ -321,11 +321,9 @@ impl<C> WaitTable<C> {
         }
     }
 
-    /// Remembers that somebody else changed the key of a lock. Nothing happens when nobody waits.
-    pub(crate) fn mark(&mut self, db: i32, key: &[u8]) {
-        if let Some(name) = self.name(db, key) {
-            self.marked.insert(name);
-        }
+    /// Remembers that somebody else changed the key of a lock that somebody waits for.
+    pub(crate) fn mark(&mut self, name: LockName) {
+        self.marked.insert(name);
     }
 
     /// Remembers that the keys of a whole database may have changed; of all without a number.

@@ -173,6 +173,12 @@ impl Server {
         Ok(())
     }
 
+    fn mark(&mut self, lock: u8) {
+        if let Some(name) = self.waits.name(name(lock).db, &[lock]) {
+            self.waits.mark(name);
+        }
+    }
+
     fn do_what_is_due(&mut self, now: Now) {
         for waiter in self.waits.take_impatient(now.steady) {
             self.tickets.remove(&waiter.client);
@@ -420,13 +426,13 @@ proptest! {
                 }
                 Op::Delete(lock) => {
                     server.keys.remove(&lock);
-                    server.waits.mark(name(lock).db, &name(lock).key);
+                    server.mark(lock);
                     model.holders.remove(&lock);
                 }
                 Op::Set { lock, ttl } => {
                     let until = wall + i64::from(ttl);
                     server.keys.insert(lock, (b"z".to_vec(), Deadline(until)));
-                    server.waits.mark(name(lock).db, &name(lock).key);
+                    server.mark(lock);
                     model.holders.insert(lock, ModelHolder {
                         owner: "z", holds: 0, request: None, until,
                     });

@@ -89,7 +89,7 @@ impl<'a> RequestId<'a> {
 }
 
 /// A [`RequestId`] that outlives the command it came with.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RequestIdBuf(Box<[u8]>);
 
 impl RequestIdBuf {

@@ -12,7 +12,7 @@ use super::reply::{Error, Reply, send, send_error};
 use super::state::with_module;
 use crate::lock::fence::Token;
 use crate::lock::queue::LockName;
-use crate::lock::record::OwnerBuf;
+use crate::lock::record::{OwnerBuf, RequestId, RequestIdBuf};
 use crate::lock::watchdog::ClientId;
 use redis_module::raw;
 use std::cell::Cell;
@@ -47,7 +47,45 @@ pub(crate) struct HeldLock {
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub(crate) hold: HeldLock,
+    pub(crate) request: Option<RequestIdBuf>,
     pub(crate) claim: Claim,
+}
+
+/// Grants whose clients are yet to be told, which happens before the server sleeps the next time.
+#[derive(Debug, Default)]
+pub(super) struct InFlight {
+    count: usize,
+    /// Requests that were sent again since, and were told of the grant.
+    repeated: Vec<(Token, RequestIdBuf)>,
+}
+
+impl InFlight {
+    /// One more is on its way.
+    pub(super) fn add(&mut self) {
+        self.count += 1;
+    }
+
+    /// A request was sent again and has its first answer now. If that was on its way to a
+    /// connection that is gone, it has been claimed all the same.
+    pub(super) fn repeat(&mut self, token: Token, request: RequestId<'_>) {
+        if self.count > 0 {
+            self.repeated.push((token, request.into()));
+        }
+    }
+
+    /// One has arrived or failed. Says whether its hold is to be given back.
+    fn remove(&mut self, grant: &Grant) -> bool {
+        let is_repeated = grant.request.as_ref().is_some_and(|request| {
+            self.repeated
+                .iter()
+                .any(|(token, other)| *token == grant.hold.token && other == request)
+        });
+        self.count = self.count.saturating_sub(1);
+        if self.count == 0 {
+            self.repeated.clear();
+        }
+        grant.claim.is_void() && !is_repeated
+    }
 }
 
 /// Whether any of the clients that a hold was granted to has been told. A request that was sent
@@ -61,9 +99,9 @@ impl Claim {
         self.0.set(true);
     }
 
-    /// Whether this was the last client that could be told, and none was.
-    fn ends_void(self) -> bool {
-        Rc::try_unwrap(self.0).is_ok_and(|told| !told.get())
+    /// Whether this is the last client that could be told, and none was.
+    fn is_void(&self) -> bool {
+        Rc::strong_count(&self.0) == 1 && !self.0.get()
     }
 }
 
@@ -147,9 +185,9 @@ unsafe extern "C" fn on_reply(
         // answer that `unblock` passed, which nobody else refers to before `on_free`.
         let (ctx, answer) = unsafe {
             let data = api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Answer>();
-            (Context::from_raw(ctx)?, data.as_mut()?)
+            (Context::from_raw(ctx)?, data.as_ref()?)
         };
-        if let Some(grant) = answer.grant.take() {
+        if let Some(grant) = &answer.grant {
             grant.claim.fulfil();
         }
         match &answer.outcome {
@@ -215,15 +253,14 @@ unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
                 Box::from_raw(data.cast::<Answer>()),
             )
         };
-        // A replica writes nothing: whoever is the master now lets the lease run out.
-        if let Some(grant) = answer.grant.filter(|_| !ctx.is_replica())
-            && grant.claim.ends_void()
-        {
-            with_module(|module| {
+        let grant = answer.grant?;
+        with_module(|module| {
+            // A replica writes nothing: whoever is the master now lets the lease run out.
+            if module.in_flight.remove(&grant) && !ctx.is_replica() {
                 module.unclaimed.push(grant.hold);
                 module.set_alarm(ctx);
-            });
-        }
+            }
+        });
         Some(())
     });
 }

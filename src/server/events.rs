@@ -8,7 +8,7 @@ use super::api::{OK, api};
 use super::context::Context;
 use super::eviction::on_evicted_lock;
 use super::guard::guard;
-use super::key::is_own_record;
+use super::key::{Key, is_own_record};
 use super::reply::Error;
 use super::state::{Module, with_module};
 use super::string::Str;
@@ -86,8 +86,15 @@ unsafe extern "C" fn on_keyspace_event(
             }
             // SAFETY: context and key live until this function returns.
             let (ctx, key) = unsafe { (Context::from_raw(ctx), Str::from_raw(key)) };
-            if let Some(ctx) = ctx {
-                module.waits.mark(ctx.db(), key.bytes());
+            let Some(ctx) = ctx else {
+                return;
+            };
+            if let Some(lock) = module.waits.name(ctx.db(), key.bytes()) {
+                // What the deadline is now tells later whether the lease lapsed.
+                if let Ok(Some(hold)) = Key::for_reading(ctx, key).hold() {
+                    module.waits.watch(&lock, hold.deadline);
+                }
+                module.waits.mark(lock);
                 module.set_alarm(ctx);
             }
         });

@@ -1,13 +1,14 @@
 //! What the module remembers. Everything else is in the keyspace.
 
 use super::alarm::Alarm;
-use super::blocked::{Blocked, Handle, HeldLock};
+use super::blocked::{Blocked, Handle, HeldLock, InFlight};
 use super::clock;
 use super::context::Context;
 use super::events::{Listening, Subscription};
 use super::eviction::Eviction;
-use crate::lock::fence::Fence;
+use crate::lock::fence::{Fence, Token};
 use crate::lock::queue::{Limits, Ticket, WaitTable, Waiter};
+use crate::lock::record::RequestId;
 use crate::lock::rules::Hold;
 use crate::lock::stats::Stats;
 use crate::lock::watchdog::WatchTable;
@@ -22,6 +23,7 @@ pub(crate) struct Module {
     /// Everybody who waits. Each of them is in `tickets` too.
     pub(crate) waits: WaitTable<Blocked>,
     tickets: HashMap<Handle, Ticket>,
+    pub(super) in_flight: InFlight,
     /// Holds whose client was gone before it could be told: they are given back.
     pub(super) unclaimed: Vec<HeldLock>,
     /// Holds that are renewed here for as long as their connection lives.
@@ -47,6 +49,7 @@ impl Default for Module {
             fence: Fence::default(),
             waits: WaitTable::default(),
             tickets: HashMap::new(),
+            in_flight: InFlight::default(),
             unclaimed: Vec::new(),
             // Until the settings are registered, nobody can wait.
             watches: WatchTable::default(),
@@ -69,6 +72,14 @@ impl Module {
     pub(crate) fn observe(&mut self, hold: Option<&Hold<'_>>) {
         if let Some(token) = hold.and_then(Hold::token) {
             self.fence.observe(token);
+        }
+    }
+
+    /// Takes note that a request was sent again and gets its first answer again.
+    pub(crate) fn repeated(&mut self, token: Token, request: Option<RequestId<'_>>) {
+        self.stats.repetitions += 1;
+        if let Some(request) = request {
+            self.in_flight.repeat(token, request);
         }
     }
 

@@ -245,8 +245,10 @@ fn grant(
                 owner: waiter.owner.clone(),
                 token: granted.token,
             },
+            request: waiter.request.clone(),
             claim: claim.clone(),
         });
+        module.in_flight.add();
         waiter.client.answer(Ok(reply), grant);
     }
 }
