@@ -509,7 +509,7 @@ impl<'a> History<'a> {
 }
 
 on_every_server! {
-    /// `redisson#7367`, `redisson#4706`, `redisson#4822`: holds that nobody has any more.
+    /// `redisson#4706`, `redisson#4822`: holds that nobody has any more.
     fn what_many_clients_are_told_fits_together(flavour) {
         let mut random = Random::new();
         let server = Server::build(flavour)
@@ -525,8 +525,8 @@ on_every_server! {
         History::new(&server, &mut random, 4).run(300);
         let before = used_memory();
         History::new(&server, &mut random, 16).run(3_000);
-        // The server keeps up to eight clients of its own for those that a module blocks, of which the
-        // few before may have needed less.
+        // The server keeps up to eight clients of its own for those that a module blocks, of which
+        // the few before may have needed less.
         wait_until("the memory to be freed", || used_memory() <= before + 64 * 1024);
         unload(&server);
     }

@@ -45,6 +45,13 @@ fn contended(server: &Server) -> (Raw, Raw, i64) {
     (first, waiter(server, "c"), id)
 }
 
+/// Releases `k`, which `a` holds, and kills the client that it is granted to before it is told.
+fn release_and_kill(server: &Server, id: i64) {
+    let kill = format!("CLIENT KILL ID {id}");
+    let replies = server.raw().pipeline(["LOCK.RELEASE k a", &kill]);
+    assert_eq!(replies, [Reply::Int(1), Reply::Int(1)]);
+}
+
 /// Releases `k` and makes sure that nothing of it is left.
 fn release_last(server: &Server, owner: &str) {
     assert_eq!(server.call(("LOCK.RELEASE", "k", owner)), 1);
@@ -52,8 +59,8 @@ fn release_last(server: &Server, owner: &str) {
     nobody_waits(server);
 }
 
-/// Lets `width` clients wait at a time, `rounds` times until their time is over, as often until they
-/// are granted, and as often until they hang up.
+/// Lets `width` clients wait at a time: `rounds` times until their time is over, as often until
+/// they are granted, and as often until they hang up.
 fn waits(server: &Server, width: u64, rounds: i32) {
     let clients = || (0..width).map(|_| server.raw()).collect::<Vec<Raw>>();
     take(server);
@@ -168,7 +175,8 @@ on_every_server! {
     fn all_waiters_may_be_killed_at_once(flavour) {
         let server = Server::start(flavour);
         take(&server);
-        let clients: Vec<Raw> = (0..100).map(|number| waiter(&server, &number.to_string())).collect();
+        let owners = (0..100).map(|number| number.to_string());
+        let clients: Vec<Raw> = owners.map(|owner| waiter(&server, &owner)).collect();
         assert_eq!(server.call("CLIENT KILL TYPE normal"), 100);
         nobody_waits(&server);
         clients.into_iter().for_each(Raw::wait_until_closed);
@@ -179,8 +187,7 @@ on_every_server! {
     fn a_grant_to_a_client_that_is_killed_in_the_same_turn_goes_to_the_next(flavour) {
         let server = Server::start(flavour);
         let (first, mut second, id) = contended(&server);
-        let kill = format!("CLIENT KILL ID {id}");
-        assert_eq!(server.raw().pipeline(["LOCK.RELEASE k a", &kill]), [Reply::Int(1), Reply::Int(1)]);
+        release_and_kill(&server, id);
         first.wait_until_closed();
         let token = second.read().as_int();
         assert_eq!(*server.call("LOCK.INFO k").field("token"), token);
@@ -194,8 +201,7 @@ on_every_server! {
         let mut client = server.raw();
         let id = client.id();
         wait_in(&server, &mut client, "b", 0);
-        let kill = format!("CLIENT KILL ID {id}");
-        assert_eq!(server.raw().pipeline(["LOCK.RELEASE k a", &kill]), [Reply::Int(1), Reply::Int(1)]);
+        release_and_kill(&server, id);
         client.wait_until_closed();
         unload(&server);
         assert_eq!(server.dbsize(), 0);
@@ -276,6 +282,26 @@ on_every_server! {
         unload(&server);
         assert!(!replies[1].is_nil());
         assert_eq!(server.call("GET k"), replies[1]);
+    }
+
+    /// The same for what was to be given back when a pause is over.
+    fn a_hold_that_is_to_be_given_back_stays_when_the_server_becomes_a_replica(flavour) {
+        let server = Server::start(flavour);
+        take(&server);
+        let mut client = server.raw();
+        let id = client.id();
+        wait_in(&server, &mut client, "b", 0);
+        let kill = format!("CLIENT KILL ID {id}");
+        let pause = "CLIENT PAUSE 100000 WRITE";
+        server.raw().pipeline(["MULTI", "LOCK.RELEASE k a", &kill, pause, "EXEC"]);
+        client.wait_until_closed();
+        let record = server.call("GET k");
+        // Nobody listens there.
+        assert_eq!(server.call("REPLICAOF 127.0.0.1 1"), "OK");
+        assert_eq!(server.call("CLIENT UNPAUSE"), "OK");
+        unload(&server);
+        assert!(!record.is_nil());
+        assert_eq!(server.call("GET k"), record);
     }
 
     /// Locks that are held need no module, only those that somebody waits for do.

@@ -4,7 +4,8 @@ use std::iter;
 
 use crate::harness::{Flavour, Raw, Reply, Server, ToWords, Words, on_every_server, wait_until};
 use crate::waiters::{
-    LONG, clock_of, granted, nobody_waits, queue, take, unload, wait_in, waiter, with_time_enough,
+    LONG, clear, clock_of, granted, nobody_waits, queue, take, unload, wait_in, waiter,
+    with_time_enough,
 };
 
 /// How a client sends commands: as they are, or several of them as one step.
@@ -161,9 +162,9 @@ const LATER_DEADLINES: [(&str, End); 9] = [
 /// An empty server but for a lock `k` that `a` holds for `ttl`, and some other keys. In database 2
 /// there is another lock `k`.
 fn prepare(server: &Server, ttl: i64) {
+    clear(server);
     let mut client = server.raw();
     let keys = [
-        "FLUSHALL",
         "SET string x",
         "RPUSH list v",
         "SADD set v",
@@ -327,8 +328,12 @@ on_every_server! {
                 let step = [change, "LOCK.QUEUE k"].map(ToWords::to_words);
                 let replies = Form::Transaction.run(&mut server.raw(), &step);
                 let what = format!("{change}: {replies:?}");
-                let was_held = !replies[0].is_nil() && ![-1, 0].map(Reply::Int).contains(&replies[0]);
-                let is_in_time = was_held && !replies[1].items().is_empty();
+                // The change came upon the lock of `a`, and nobody has been granted it since.
+                let came_upon_it = match &replies[0] {
+                    Reply::Int(number) => *number > 0,
+                    reply => !reply.is_nil(),
+                };
+                let is_in_time = came_upon_it && !replies[1].items().is_empty();
                 if is_in_time {
                     wait_until("the old deadline to be over", || clock_of(&server) > deadline + 2);
                     ends(&server, client, end, start, &what);
@@ -358,6 +363,41 @@ on_every_server! {
             earlier = token - token % 1_000;
         }
         assert_eq!(server.info_number("lock", "lock_expiries_with_waiters"), 4);
+        nobody_waits(&server);
+    }
+
+    /// There is no moment at which the lock is free, also for whoever reads from a replica.
+    fn a_release_is_the_next_grant(flavour) {
+        let server = Server::start(flavour);
+        take(&server);
+        let mut client = waiter(&server, "b");
+        let mut stream = server.replication_stream();
+        assert_eq!(server.call("LOCK.RELEASE k a"), 1);
+        let record = server.call("GET k");
+        let token = granted(&server, &mut client, "b");
+        let writes = stream.writes(&server);
+        let write = format!("SET k {} PXAT {}", record.as_text(), token / 1_000 + LONG);
+        assert_eq!(writes, [write.as_str()]);
+    }
+
+    fn every_database_has_queues_of_its_own(flavour) {
+        let server = Server::start(flavour);
+        take(&server);
+        let mut here = waiter(&server, "b");
+        let [mut there, mut holder] = [(); 2].map(|()| {
+            let mut client = server.raw();
+            assert_eq!(client.call("SELECT 1"), "OK");
+            client
+        });
+        assert!(holder.call(("LOCK.ACQUIRE", "k", "c", LONG)).as_int() > 0);
+        there.send(("LOCK.ACQUIRE", "k", "d", LONG, "BLOCK", 0));
+        server.wait_for_blocked(2);
+        assert_eq!(holder.call("DEL k"), 1);
+        let token = there.read().as_int();
+        assert_eq!(holder.call(("LOCK.RELEASE", "k", "d", "TOKEN", token)), 1);
+        assert!(!here.has_reply());
+        assert_eq!(server.call("DEL k"), 1);
+        granted(&server, &mut here, "b");
         nobody_waits(&server);
     }
 
