@@ -14,6 +14,7 @@
 mod bad_input;
 mod cluster;
 mod deadlock;
+mod documentation;
 mod effects;
 mod foreign;
 mod harness;
