@@ -47,7 +47,7 @@ pub(super) fn acquire(
     module: &mut Module,
     reentrant: bool,
 ) -> Result<Reply, Error> {
-    let key = required(&mut args)?;
+    let name = required(&mut args)?;
     let owner_arg = OwnerArg::parse(required(&mut args)?.bytes())?;
     let ttl = ttl(required(&mut args)?.bytes())?;
     let options = Options::parse(&mut args, &[Word::Block, Word::Watchdog, Word::Request])?;
@@ -64,9 +64,8 @@ pub(super) fn acquire(
         reentrant,
     };
 
-    let mut key = open(ctx, key, module);
-    let hold = key.hold()?;
-    module.observe(hold.as_ref());
+    let mut key = open(ctx, module, name);
+    let hold = key.hold(&mut module.fence)?;
     let decision = rules::acquire(hold.as_ref(), &asked, wall_clock(), &mut module.fence);
     let deadline = hold.as_ref().and_then(|hold| hold.deadline);
     drop(hold);
@@ -74,13 +73,13 @@ pub(super) fn acquire(
         Acquired::Granted(token, put) => {
             module.stats.grants += 1;
             key.put(&put);
-            key.tell(LockEvent::Acquired);
+            key.notify(LockEvent::Acquired);
             token
         }
         Acquired::Reentered(token, put) => {
             module.stats.reentries += 1;
             key.put(&put);
-            key.tell(LockEvent::Reentered);
+            key.notify(LockEvent::Reentered);
             lease_changed(ctx, module, &key, put.deadline);
             token
         }
@@ -89,23 +88,24 @@ pub(super) fn acquire(
             token
         }
         Acquired::Busy => {
-            let Some(patience) = options.patience else {
+            let Some(timeout) = options.timeout else {
                 module.stats.refusals += 1;
                 return Ok(Reply::Nil);
             };
             let request = Wait {
                 asked: &asked,
-                patience,
+                timeout,
                 watch: options.watchdog,
                 tells_owner: owner_arg.is_made(),
             };
-            return wait(ctx, module, &key, deadline, &request);
+            drop(key);
+            return wait(ctx, module, name, deadline, &request);
         }
         Acquired::TooManyHolds => return Err(Error::TooManyHolds),
-        Acquired::NoToken => return Err(Error::NoToken),
+        Acquired::NoTokenLeft => return Err(Error::NoTokenLeft),
     };
     if let Some(client) = watcher {
-        watch(ctx, module, &key, client, owner, Some(token), ttl);
+        watch(ctx, module, &key, client, owner, token, ttl);
     }
     Ok(Reply::grant(token, owner_arg.is_made().then_some(owner)))
 }

@@ -3,7 +3,7 @@
 use crate::lock::fence::Token;
 use crate::lock::lease::{MAX_TTL_MS, Ttl};
 use crate::lock::record::{MAX_OWNER_LEN, MAX_REQUEST_LEN, Owner, RequestId};
-use crate::server::{Arg, Args, Error, Patience, Printable};
+use crate::server::{Arg, Args, Error, Printable, Timeout};
 use std::num::NonZeroU64;
 use uuid::Uuid;
 
@@ -80,7 +80,7 @@ impl<'a> OwnerArg<'a> {
 #[derive(Default)]
 pub(super) struct Options<'a> {
     pub(super) watchdog: bool,
-    pub(super) patience: Option<Patience>,
+    pub(super) timeout: Option<Timeout>,
     pub(super) request: Option<RequestId<'a>>,
     pub(super) token: Option<Token>,
     pub(super) count: Option<usize>,
@@ -123,7 +123,7 @@ impl<'a> Options<'a> {
                     .ok_or(Error::OptionWithoutValue(word.text()))
             };
             let repeated = match word {
-                Word::Block => options.patience.replace(patience(value()?)?).is_some(),
+                Word::Block => options.timeout.replace(timeout(value()?)?).is_some(),
                 Word::Count => options.count.replace(count(value()?)?).is_some(),
                 Word::Request => {
                     let id = RequestId::new(value()?).ok_or(Error::BadLength {
@@ -144,13 +144,13 @@ impl<'a> Options<'a> {
 }
 
 /// How long to wait, in milliseconds; 0 is for ever.
-fn patience(bytes: &[u8]) -> Result<Patience, Error> {
+fn timeout(bytes: &[u8]) -> Result<Timeout, Error> {
     let value = integer(bytes).ok_or(Error::NotAnInteger("timeout"))?;
     if value > MAX_TTL_MS {
         return Err(Error::NotAnInteger("timeout"));
     }
     let value = u64::try_from(value).map_err(|_| Error::Negative("timeout"))?;
-    Ok(NonZeroU64::new(value).map_or(Patience::Forever, Patience::Millis))
+    Ok(NonZeroU64::new(value).map_or(Timeout::Forever, Timeout::Millis))
 }
 
 /// How many lines to show at most.

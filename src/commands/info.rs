@@ -31,8 +31,7 @@ impl Command for Info {
 
         let waiters = module.waits.waiting_for(ctx.db(), name.bytes());
         let key = Key::for_reading(ctx, name);
-        let hold = key.hold()?;
-        module.observe(hold.as_ref());
+        let hold = key.hold(&mut module.fence)?;
         Ok(describe(hold.as_ref(), waiters, wall_clock().as_millis()))
     }
 }

@@ -34,9 +34,8 @@ impl Command for Release {
         let owner = owner(required(&mut args)?.bytes())?;
         let options = Options::parse(&mut args, &[Word::Token])?;
 
-        let mut key = open(ctx, key, module);
-        let hold = key.hold()?;
-        module.observe(hold.as_ref());
+        let mut key = open(ctx, module, key);
+        let hold = key.hold(&mut module.fence)?;
         let decision = rules::release(hold.as_ref(), owner, options.token);
         drop(hold);
         let remainder = match decision {
@@ -51,7 +50,7 @@ impl Command for Release {
             }
         };
         module.stats.releases += 1;
-        key.tell(LockEvent::Released);
+        key.notify(LockEvent::Released);
         match remainder {
             Remainder::Free => free(ctx, module, &mut key),
             Remainder::Record(put) => key.put(&put),

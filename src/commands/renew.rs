@@ -38,19 +38,22 @@ impl Command for Renew {
         let options = Options::parse(&mut args, &[Word::Token, Word::Watchdog])?;
         let watcher = options.watchdog.then(|| ctx.connection()).transpose()?;
 
-        let mut key = open(ctx, key, module);
-        let hold = key.hold()?;
-        module.observe(hold.as_ref());
+        let mut key = open(ctx, module, key);
+        let hold = key.hold(&mut module.fence)?;
         let decision = rules::renew(hold.as_ref(), owner, options.token, ttl, wall_clock());
         let token = hold.as_ref().and_then(Hold::token);
         drop(hold);
         match decision {
+            // Without a token, a later hold of the same owner would pass for the one watched.
+            Renewed::Until(_) if watcher.is_some() && token.is_none() => {
+                Err(Error::WatchWithoutToken)
+            }
             Renewed::Until(deadline) => {
                 module.stats.renewals += 1;
                 key.set_deadline(deadline);
-                key.tell(LockEvent::Renewed);
+                key.notify(LockEvent::Renewed);
                 lease_changed(ctx, module, &key, Some(deadline));
-                if let Some(client) = watcher {
+                if let Some((client, token)) = watcher.zip(token) {
                     watch(ctx, module, &key, client, owner, token, ttl);
                 }
                 Ok(Reply::DONE)

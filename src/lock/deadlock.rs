@@ -6,12 +6,13 @@
 //! Owners are the nodes, whatever connections they use: an owner should be one thread of work.
 
 use super::queue::{LockName, WaitTable};
-use std::collections::HashSet;
+use super::record::{Owner, OwnerBuf};
+use std::collections::BTreeSet;
 
 /// One step of a circle: `owner` waits for `lock`, which the owner of the next step holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    pub(crate) owner: Vec<u8>,
+    pub(crate) owner: OwnerBuf,
     pub(crate) lock: LockName,
 }
 
@@ -22,21 +23,21 @@ pub(crate) struct Step {
 /// waits.
 pub(crate) fn circle<C>(
     table: &WaitTable<C>,
-    asker: &[u8],
+    asker: Owner<'_>,
     lock: LockName,
-    mut holder_of: impl FnMut(&LockName) -> Option<Vec<u8>>,
+    mut holder_of: impl FnMut(&LockName) -> Option<OwnerBuf>,
 ) -> Option<Vec<Step>> {
     // Each entry of the path is a wait whose lock is yet to be followed, with the length of the
     // path that leads to it: a depth-first search without recursion.
     let mut pending = vec![(
         0,
         Step {
-            owner: asker.to_vec(),
+            owner: OwnerBuf::from(asker),
             lock,
         },
     )];
     let mut path = Vec::new();
-    let mut seen = HashSet::new();
+    let mut seen = BTreeSet::new();
     while let Some((depth, wait)) = pending.pop() {
         path.truncate(depth);
         let holder = holder_of(&wait.lock);
@@ -44,7 +45,7 @@ pub(crate) fn circle<C>(
         let Some(holder) = holder else {
             continue;
         };
-        if holder == asker {
+        if holder.as_owner() == asker {
             return Some(path);
         }
         if seen.insert(holder.clone()) {

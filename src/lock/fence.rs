@@ -38,12 +38,12 @@ impl Token {
     }
 }
 
-/// The highest token that a record in the keyspace can raise the clock to: some 35 years of
-/// microseconds below [`Token::MAX`], in the year 2219.
+/// How far ahead of the clock a token in a record can be and still raise those to come: a day, in
+/// microseconds. A clock that was set back by no more is made good.
 ///
-/// Records are data that anybody with write access can forge. Without this limit a single forged
-/// record could use the tokens up; with it, a million grants a second go on for 35 years.
-const MAX_OBSERVED: u64 = Token::MAX - (1 << 50);
+/// Records are data that anybody with write access can forge. Without this limit one forged record
+/// would put the tokens of this server years ahead, until a restart lets them fall.
+const MAX_AHEAD: u64 = 24 * 60 * 60 * 1_000_000;
 
 /// The source of tokens: one for the whole server.
 #[derive(Debug, Default)]
@@ -60,9 +60,10 @@ impl Fence {
         Some(token)
     }
 
-    /// Takes note of a token that was found in a record: later grants get a higher one.
-    pub(crate) fn observe(&mut self, token: Token) {
-        if token.0 <= MAX_OBSERVED {
+    /// Takes note of a token that was found in a record: later grants get a higher one, unless it
+    /// is so far ahead of `now` that no server can have minted it.
+    pub(crate) fn observe(&mut self, token: Token, now: UnixMicros) {
+        if token.0 <= now.0.saturating_add(MAX_AHEAD) {
             self.highest = self.highest.max(token.0);
         }
     }
@@ -89,12 +90,14 @@ mod tests {
     }
 
     #[test]
-    fn a_forged_record_cannot_use_the_tokens_up() {
+    fn a_forged_record_does_not_put_the_tokens_ahead() {
         let mut fence = Fence::default();
-        fence.observe(token(Token::MAX));
+        fence.observe(token(Token::MAX), UnixMicros(5));
         assert_eq!(fence.mint(UnixMicros(5)), Some(token(5)));
-        fence.observe(token(MAX_OBSERVED));
-        assert_eq!(fence.mint(UnixMicros(6)), Some(token(MAX_OBSERVED + 1)));
+        fence.observe(token(MAX_AHEAD + 7), UnixMicros(6));
+        assert_eq!(fence.mint(UnixMicros(6)), Some(token(6)));
+        fence.observe(token(MAX_AHEAD + 7), UnixMicros(7));
+        assert_eq!(fence.mint(UnixMicros(7)), Some(token(MAX_AHEAD + 8)));
     }
 
     #[test]
@@ -113,7 +116,7 @@ mod tests {
             let mut floor = 0;
             for (now, seen) in steps {
                 if let Some(seen) = seen {
-                    fence.observe(token(seen));
+                    fence.observe(token(seen), UnixMicros(now));
                     floor = floor.max(seen);
                 }
                 let minted = fence.mint(UnixMicros(now)).expect("far from the end").get();

@@ -12,6 +12,4 @@ pub(crate) mod time;
 pub(crate) mod watchdog;
 
 #[cfg(test)]
-mod model;
-#[cfg(test)]
-mod queue_model;
+mod tests;

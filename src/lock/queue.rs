@@ -6,18 +6,18 @@
 //! value of the key. So a lock is never free while somebody waits for it, nobody overtakes, and
 //! there is no wake-up that could be lost.
 //!
-//! A waiter leaves by its [`Ticket`], whatever the reason, or when its patience ends. The table
-//! says when it has to be looked at [next](WaitTable::next_wake): a lapsed lease, the end of a
-//! waiter's patience, or a key that was [marked](WaitTable::mark) because somebody else changed it.
+//! A waiter leaves by its [`Ticket`], whatever the reason, or when its time is over. The table
+//! says when it has to be looked at [next](WaitTable::next_wake): a lapsed lease, a wait whose
+//! time is over, or a key that was [marked](WaitTable::mark) because somebody else changed it.
 //!
-//! Every operation is O(log n) in the number of waiters.
+//! Every operation is O(log n) in the number of waiters; a hand-over also looks at each request of
+//! the new holder that waits for the same lock.
 
 use super::fence::{Fence, Token};
 use super::lease::{Deadline, Ttl};
 use super::record::{OwnerBuf, RequestIdBuf};
 use super::rules::{Acquire, Acquired, Hold, Put, acquire};
 use super::time::{Now, SteadyMillis, UnixMicros, UnixMillis};
-use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
@@ -68,7 +68,7 @@ struct Queue<C> {
     deadline: Option<Deadline>,
     /// When this lock is looked at next. Never after its holder's deadline as far as that is
     /// known; it may be before it, since a renewal does not move it.
-    alarm: Option<Deadline>,
+    recheck_after: Option<Deadline>,
 }
 
 /// How many may wait.
@@ -111,16 +111,21 @@ pub(crate) struct Granted<C> {
 
 /// No token is left to mint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NoToken;
+pub(crate) struct NoTokenLeft;
 
 /// All that wait on this server.
 #[derive(Debug)]
 pub(crate) struct WaitTable<C> {
     queues: BTreeMap<i32, HashMap<Rc<[u8]>, Queue<C>>>,
+    /// Where each ticket stands.
     places: HashMap<Ticket, LockName>,
-    owners: HashMap<OwnerBuf, SmallVec<[Ticket; 1]>>,
-    alarms: BTreeSet<(Deadline, LockName)>,
-    patience: BTreeSet<(SteadyMillis, Ticket)>,
+    /// The same places, to be found by who waits there.
+    owners: BTreeSet<(OwnerBuf, LockName, Ticket)>,
+    /// After which moment each lock is looked at.
+    rechecks: BTreeSet<(Deadline, LockName)>,
+    /// When the time of each waiter is over, of those who do not wait for ever.
+    timeouts: BTreeSet<(SteadyMillis, Ticket)>,
+    /// Locks whose key somebody else changed.
     marked: BTreeSet<LockName>,
     next_ticket: u64,
 }
@@ -130,9 +135,9 @@ impl<C> Default for WaitTable<C> {
         Self {
             queues: BTreeMap::new(),
             places: HashMap::new(),
-            owners: HashMap::new(),
-            alarms: BTreeSet::new(),
-            patience: BTreeSet::new(),
+            owners: BTreeSet::new(),
+            rechecks: BTreeSet::new(),
+            timeouts: BTreeSet::new(),
             marked: BTreeSet::new(),
             next_ticket: 0,
         }
@@ -186,12 +191,15 @@ impl<C> WaitTable<C> {
     }
 
     /// The locks that an owner waits for.
-    pub(crate) fn waits_of(&self, owner: &[u8]) -> impl Iterator<Item = &LockName> {
+    pub(crate) fn waits_of(&self, owner: &OwnerBuf) -> impl Iterator<Item = &LockName> {
+        let first = LockName {
+            db: i32::MIN,
+            key: Rc::from([]),
+        };
         self.owners
-            .get(owner)
-            .into_iter()
-            .flatten()
-            .filter_map(|ticket| self.places.get(ticket))
+            .range((owner.clone(), first, Ticket(0))..)
+            .take_while(move |(other, _, _)| other == owner)
+            .map(|(_, lock, _)| lock)
     }
 
     fn queue(&self, db: i32, key: &[u8]) -> Option<&Queue<C>> {
@@ -229,11 +237,9 @@ impl<C> WaitTable<C> {
         self.next_ticket += 1;
         self.places.insert(ticket, name.clone());
         self.owners
-            .entry(waiter.owner.clone())
-            .or_default()
-            .push(ticket);
+            .insert((waiter.owner.clone(), name.clone(), ticket));
         if let Some(until) = waiter.until {
-            self.patience.insert((until, ticket));
+            self.timeouts.insert((until, ticket));
         }
         self.queues
             .entry(db)
@@ -242,11 +248,11 @@ impl<C> WaitTable<C> {
             .or_insert_with(|| Queue {
                 waiters: BTreeMap::new(),
                 deadline: None,
-                alarm: None,
+                recheck_after: None,
             })
             .waiters
             .insert(ticket, waiter);
-        self.watch(&name, deadline);
+        self.note_deadline(&name, deadline);
         ticket
     }
 
@@ -256,14 +262,10 @@ impl<C> WaitTable<C> {
         let queue = self.queue_mut(&name)?;
         let waiter = queue.waiters.remove(&ticket)?;
         let is_last = queue.waiters.is_empty();
-        if let Some(tickets) = self.owners.get_mut(waiter.owner.as_owner().bytes()) {
-            tickets.retain(|other| *other != ticket);
-            if tickets.is_empty() {
-                self.owners.remove(waiter.owner.as_owner().bytes());
-            }
-        }
+        self.owners
+            .remove(&(waiter.owner.clone(), name.clone(), ticket));
         if let Some(until) = waiter.until {
-            self.patience.remove(&(until, ticket));
+            self.timeouts.remove(&(until, ticket));
         }
         if is_last {
             self.forget(&name);
@@ -272,7 +274,7 @@ impl<C> WaitTable<C> {
     }
 
     /// Gives up the queue of a lock: all its waiters leave, in order.
-    pub(crate) fn dismiss(&mut self, name: &LockName) -> Vec<Waiter<C>> {
+    pub(crate) fn reject_all(&mut self, name: &LockName) -> Vec<Waiter<C>> {
         let tickets: Vec<Ticket> = self
             .queue(name.db, &name.key)
             .into_iter()
@@ -288,8 +290,8 @@ impl<C> WaitTable<C> {
     fn forget(&mut self, name: &LockName) {
         if let Some(queues) = self.queues.get_mut(&name.db) {
             let queue = queues.remove(&name.key);
-            if let Some(alarm) = queue.and_then(|queue| queue.alarm) {
-                self.alarms.remove(&(alarm, name.clone()));
+            if let Some(after) = queue.and_then(|queue| queue.recheck_after) {
+                self.rechecks.remove(&(after, name.clone()));
             }
             if queues.is_empty() {
                 self.queues.remove(&name.db);
@@ -299,9 +301,9 @@ impl<C> WaitTable<C> {
     }
 
     /// Takes note of a deadline of the present holder, so that the lock is looked at when the
-    /// lease lapses. An alarm that is set for an earlier moment stays: when it goes off, the
-    /// deadline is looked at again, and a lock that is renewed all the time costs nothing here.
-    pub(crate) fn watch(&mut self, name: &LockName, deadline: Option<Deadline>) {
+    /// lease lapses. If it is to be looked at earlier anyway, that stays: the deadline is seen
+    /// then, and a lock that is renewed all the time costs nothing here.
+    pub(crate) fn note_deadline(&mut self, name: &LockName, deadline: Option<Deadline>) {
         let Some(queue) = self.queue_mut(name) else {
             return;
         };
@@ -309,14 +311,14 @@ impl<C> WaitTable<C> {
         let Some(deadline) = deadline else {
             return;
         };
-        match queue.alarm {
-            Some(alarm) if alarm <= deadline => {}
+        match queue.recheck_after {
+            Some(after) if after <= deadline => {}
             earlier => {
-                queue.alarm = Some(deadline);
+                queue.recheck_after = Some(deadline);
                 if let Some(earlier) = earlier {
-                    self.alarms.remove(&(earlier, name.clone()));
+                    self.rechecks.remove(&(earlier, name.clone()));
                 }
-                self.alarms.insert((deadline, name.clone()));
+                self.rechecks.insert((deadline, name.clone()));
             }
         }
     }
@@ -350,10 +352,10 @@ impl<C> WaitTable<C> {
         hold: Option<&Hold<'_>>,
         now: UnixMicros,
         fence: &mut Fence,
-    ) -> Result<Option<HandOver<C>>, NoToken> {
+    ) -> Result<Option<HandOver<C>>, NoTokenLeft> {
         self.marked.remove(name);
         if let Some(hold) = hold {
-            self.watch(name, hold.deadline);
+            self.note_deadline(name, hold.deadline);
             return Ok(None);
         }
         let Some(queue) = self.queue(name.db, &name.key) else {
@@ -366,7 +368,7 @@ impl<C> WaitTable<C> {
             .deadline
             .is_some_and(|deadline| deadline.has_lapsed(now.as_millis()));
         let Acquired::Granted(token, mut put) = acquire(None, &head.asked(), now, fence) else {
-            return Err(NoToken);
+            return Err(NoTokenLeft);
         };
         let owner = head.owner.clone();
         let mut granted: Vec<Granted<C>> = Vec::new();
@@ -405,7 +407,7 @@ impl<C> WaitTable<C> {
                 hold,
             }));
         }
-        self.watch(name, put.deadline);
+        self.note_deadline(name, put.deadline);
         Ok(Some(HandOver {
             put,
             granted,
@@ -414,13 +416,12 @@ impl<C> WaitTable<C> {
     }
 
     /// The places of an owner in the queue of one lock, in order of arrival.
-    fn tickets_for(&self, name: &LockName, owner: &OwnerBuf) -> SmallVec<[Ticket; 1]> {
+    fn tickets_for(&self, name: &LockName, owner: &OwnerBuf) -> Vec<Ticket> {
+        let first = (owner.clone(), name.clone(), Ticket(0));
+        let last = (owner.clone(), name.clone(), Ticket(u64::MAX));
         self.owners
-            .get(owner)
-            .into_iter()
-            .flatten()
-            .filter(|ticket| self.places.get(ticket) == Some(name))
-            .copied()
+            .range(first..=last)
+            .map(|(_, _, ticket)| *ticket)
             .collect()
     }
 
@@ -430,43 +431,41 @@ impl<C> WaitTable<C> {
             return Some(0);
         }
         // A lease lasts through its deadline: it is over one millisecond later.
-        let lease = self.alarms.first().map(|(deadline, _)| {
+        let lease = self.rechecks.first().map(|(deadline, _)| {
             let left = deadline.left(now.wall.as_millis());
             u64::try_from(left).unwrap_or(0) + u64::from(!deadline.has_lapsed(now.wall.as_millis()))
         });
-        let patience = self
-            .patience
+        let timeout = self
+            .timeouts
             .first()
             .map(|(until, _)| until.0.saturating_sub(now.steady.0));
-        lease.into_iter().chain(patience).min()
+        lease.into_iter().chain(timeout).min()
     }
 
-    /// Takes out the waiters whose patience has ended by `now`.
-    pub(crate) fn take_impatient(&mut self, now: SteadyMillis) -> Vec<Waiter<C>> {
-        let mut impatient = Vec::new();
-        while let Some(&(_, ticket)) = self.patience.first().filter(|(until, _)| *until <= now) {
-            impatient.extend(self.leave(ticket));
+    /// Takes out the waiters whose time is over at `now`.
+    pub(crate) fn take_timed_out(&mut self, now: SteadyMillis) -> Vec<Waiter<C>> {
+        let mut timed_out = Vec::new();
+        while let Some(&(_, ticket)) = self.timeouts.first().filter(|(until, _)| *until <= now) {
+            timed_out.extend(self.leave(ticket));
         }
-        impatient
+        timed_out
     }
 
-    /// Takes out the locks to settle at `now`: somebody changed their key, or their lease has
+    /// Takes out one of the locks to settle at `now`: somebody changed its key, or its lease has
     /// lapsed as far as is known here.
-    pub(crate) fn take_due(&mut self, now: UnixMillis) -> BTreeSet<LockName> {
-        let mut locks = std::mem::take(&mut self.marked);
-        while let Some((deadline, name)) = self
-            .alarms
-            .first()
-            .filter(|(deadline, _)| deadline.has_lapsed(now))
-            .cloned()
-        {
-            self.alarms.remove(&(deadline, name.clone()));
-            if let Some(queue) = self.queue_mut(&name) {
-                queue.alarm = None;
-            }
-            locks.insert(name);
+    pub(crate) fn take_due(&mut self, now: UnixMillis) -> Option<LockName> {
+        if let Some(name) = self.marked.pop_first() {
+            return Some(name);
         }
-        locks
+        let (deadline, _) = self.rechecks.first()?;
+        if !deadline.has_lapsed(now) {
+            return None;
+        }
+        let (_, name) = self.rechecks.pop_first()?;
+        if let Some(queue) = self.queue_mut(&name) {
+            queue.recheck_after = None;
+        }
+        Some(name)
     }
 
     /// Whether no trace of any waiter is left.
@@ -475,8 +474,8 @@ impl<C> WaitTable<C> {
         self.queues.is_empty()
             && self.places.is_empty()
             && self.owners.is_empty()
-            && self.alarms.is_empty()
-            && self.patience.is_empty()
+            && self.rechecks.is_empty()
+            && self.timeouts.is_empty()
             && self.marked.is_empty()
     }
 }

@@ -15,7 +15,6 @@
 
 use super::fence::Token;
 use smallvec::SmallVec;
-use std::borrow::Borrow;
 use std::rc::Rc;
 
 const MARKER: &[u8] = b"lk1:";
@@ -51,7 +50,7 @@ impl<'a> Owner<'a> {
 }
 
 /// An [`Owner`] that outlives the command it came with. Clones share the bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OwnerBuf(Rc<[u8]>);
 
 impl OwnerBuf {
@@ -64,13 +63,6 @@ impl OwnerBuf {
 impl From<Owner<'_>> for OwnerBuf {
     fn from(owner: Owner<'_>) -> Self {
         Self(owner.0.into())
-    }
-}
-
-/// Lets a map of owners be asked with borrowed bytes.
-impl Borrow<[u8]> for OwnerBuf {
-    fn borrow(&self) -> &[u8] {
-        &self.0
     }
 }
 

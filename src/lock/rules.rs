@@ -120,7 +120,7 @@ pub(crate) enum Acquired {
     /// The owner has [`MAX_HOLDS`] holds already.
     TooManyHolds,
     /// No token is left to mint.
-    NoToken,
+    NoTokenLeft,
 }
 
 /// Decides an acquire.
@@ -137,7 +137,7 @@ pub(crate) fn acquire(
     let lease = asked.ttl.deadline(now.as_millis());
     let Some(hold) = hold else {
         return match fence.mint(now) {
-            None => Acquired::NoToken,
+            None => Acquired::NoTokenLeft,
             Some(token) => {
                 let record = Record {
                     token,

@@ -12,6 +12,7 @@ use super::record::{Owner, OwnerBuf};
 use super::rules::Hold;
 use super::time::{SteadyMillis, UnixMillis};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::RangeInclusive;
 
 /// A connection, by the number that the server gives it once and never again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,8 +25,9 @@ type WatchKey = (LockName, ClientId);
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
     pub(crate) owner: OwnerBuf,
-    /// The grant. `None` for a lock in a foreign layout, which has no token.
-    pub(crate) token: Option<Token>,
+    /// The grant. It is what tells a hold from a later one of the same owner, so a lock in a foreign
+    /// layout cannot be watched.
+    pub(crate) token: Token,
     pub(crate) ttl: Ttl,
     /// The moment after which it is not renewed any more.
     pub(crate) until: SteadyMillis,
@@ -37,7 +39,7 @@ impl Watch {
     /// A watch over the hold that `owner` has had since `now`.
     pub(crate) fn new(
         owner: Owner<'_>,
-        token: Option<Token>,
+        token: Token,
         ttl: Ttl,
         now: SteadyMillis,
         max_hold_ms: u64,
@@ -59,7 +61,7 @@ impl Watch {
         now: UnixMillis,
     ) -> Result<Option<Deadline>, Lost> {
         let hold = hold
-            .filter(|hold| hold.is_of(self.owner.as_owner(), None) && hold.token() == self.token)
+            .filter(|hold| hold.is_of(self.owner.as_owner(), Some(self.token)))
             .ok_or(Lost)?;
         let renewed = self.ttl.deadline(now);
         Ok(hold
@@ -80,6 +82,20 @@ fn next_due(ttl: Ttl, now: SteadyMillis) -> SteadyMillis {
     let step = (third / 16).max(1);
     let due = now.0.saturating_add(third);
     SteadyMillis(due - due % step)
+}
+
+/// The keys of all watches over one lock.
+fn all_of(lock: &LockName) -> RangeInclusive<WatchKey> {
+    (lock.clone(), ClientId(0))..=(lock.clone(), ClientId(u64::MAX))
+}
+
+/// What is to be done for a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Its lease is to be renewed.
+    Renewal,
+    /// It has lasted as long as it may, and has ended.
+    End,
 }
 
 /// All watches of this server.
@@ -109,13 +125,24 @@ impl WatchTable {
         self.watches.insert((lock, client), watch);
     }
 
+    /// Takes note that the lease of a lock ends in `left_ms` milliseconds: its watches renew it
+    /// after a third of that, if they would not before.
+    pub(crate) fn note_lease(&mut self, lock: &LockName, left_ms: u64, now: SteadyMillis) {
+        let soon = SteadyMillis(now.0.saturating_add((left_ms / 3).max(1)));
+        for (key, watch) in self.watches.range_mut(all_of(lock)) {
+            if soon < watch.due {
+                self.due.remove(&(watch.due, key.clone()));
+                watch.due = soon;
+                self.due.insert((soon, key.clone()));
+            }
+        }
+    }
+
     /// Ends all watches over a lock: it has been released.
     pub(crate) fn end_lock(&mut self, lock: &LockName) {
-        let first = (lock.clone(), ClientId(0));
-        let last = (lock.clone(), ClientId(u64::MAX));
         let keys: Vec<WatchKey> = self
             .watches
-            .range(first..=last)
+            .range(all_of(lock))
             .map(|(key, _)| key.clone())
             .collect();
         for key in keys {
@@ -150,28 +177,27 @@ impl WatchTable {
         Some(due.0.saturating_sub(now.0))
     }
 
-    /// The watches that are to be renewed at `now`, each with its lock and its connection. Their
-    /// next renewal is noted; those that have been watched for as long as they may be have ended
-    /// and are not among them.
-    pub(crate) fn take_due(&mut self, now: SteadyMillis) -> Vec<(LockName, ClientId, Watch)> {
-        let mut taken = Vec::new();
-        while let Some((due, key)) = self.due.pop_first() {
-            if due > now {
-                self.due.insert((due, key));
-                break;
-            }
-            let Some(watch) = self.watches.get_mut(&key) else {
-                continue;
-            };
-            if watch.until <= now {
-                self.end(key);
-                continue;
-            }
-            watch.due = next_due(watch.ttl, now);
-            self.due.insert((watch.due, key.clone()));
-            taken.push((key.0, key.1, watch.clone()));
+    /// Takes out one of the watches for which something is to be done at `now`. The next renewal of
+    /// one that goes on is noted.
+    pub(crate) fn take_due(
+        &mut self,
+        now: SteadyMillis,
+    ) -> Option<(LockName, ClientId, Watch, Due)> {
+        let (due, key) = self.due.first()?;
+        if *due > now {
+            return None;
         }
-        taken
+        let key = key.clone();
+        let watch = self.watches.get_mut(&key)?;
+        if watch.until <= now {
+            let watch = watch.clone();
+            self.end(key.clone());
+            return Some((key.0, key.1, watch, Due::End));
+        }
+        self.due.remove(&(watch.due, key.clone()));
+        watch.due = next_due(watch.ttl, now);
+        self.due.insert((watch.due, key.clone()));
+        Some((key.0, key.1, watch.clone(), Due::Renewal))
     }
 }
 
@@ -190,7 +216,13 @@ mod tests {
     fn watch(ttl: i64, now: u64, max_hold: u64) -> Watch {
         let owner = Owner::new(b"o").expect("in range");
         let ttl = Ttl::from_millis(ttl).expect("in range");
-        Watch::new(owner, Token::new(1), ttl, SteadyMillis(now), max_hold)
+        Watch::new(
+            owner,
+            Token::new(1).expect("in range"),
+            ttl,
+            SteadyMillis(now),
+            max_hold,
+        )
     }
 
     fn hold(owner: &[u8], token: u64, deadline: Option<i64>) -> Hold<'_> {
@@ -227,11 +259,31 @@ mod tests {
     fn a_watch_ends_when_it_is_as_old_as_it_may_be() {
         let mut table = WatchTable::default();
         table.watch(lock(1), ClientId(1), watch(30, 0, 25));
-        assert_eq!(table.take_due(SteadyMillis(10)).len(), 1);
-        assert_eq!(table.take_due(SteadyMillis(20)).len(), 1);
-        assert_eq!(table.take_due(SteadyMillis(30)).len(), 0);
+        let mut at = |now| {
+            let due = table.take_due(SteadyMillis(now)).map(|(_, _, _, due)| due);
+            assert!(table.take_due(SteadyMillis(now)).is_none());
+            due
+        };
+        assert_eq!(at(9), None);
+        assert_eq!(at(10), Some(Due::Renewal));
+        assert_eq!(at(20), Some(Due::Renewal));
+        assert_eq!(at(30), Some(Due::End));
         assert!(table.is_empty());
         assert_eq!(table.next_wake(SteadyMillis(30)), None);
+    }
+
+    #[test]
+    fn a_shorter_lease_is_renewed_sooner() {
+        let mut table = WatchTable::default();
+        table.watch(lock(1), ClientId(1), watch(3_000, 0, 10_000));
+        table.watch(lock(2), ClientId(1), watch(3_000, 0, 10_000));
+        table.note_lease(&lock(1), 300, SteadyMillis(50));
+        assert_eq!(table.next_wake(SteadyMillis(50)), Some(100));
+        table.note_lease(&lock(1), 9_000, SteadyMillis(50));
+        assert_eq!(table.next_wake(SteadyMillis(50)), Some(100));
+        let due = table.take_due(SteadyMillis(150));
+        assert_eq!(due.map(|(found, ..)| found), Some(lock(1)));
+        assert!(table.take_due(SteadyMillis(150)).is_none());
     }
 
     proptest! {
@@ -272,11 +324,10 @@ mod tests {
                     }
                     _ => now += ttl.unsigned_abs(),
                 }
-                let mut taken: Vec<(u8, u64)> = table
-                    .take_due(SteadyMillis(now))
-                    .into_iter()
-                    .map(|(lock, client, _)| (lock.key[0], client.0))
-                    .collect();
+                let mut taken: Vec<(u8, u64)> = Vec::new();
+                while let Some((lock, client, ..)) = table.take_due(SteadyMillis(now)) {
+                    taken.push((lock.key[0], client.0));
+                }
                 let mut expected = Vec::new();
                 for entry in list.iter_mut().filter(|entry| entry.2 <= now) {
                     expected.push((entry.0, entry.1));

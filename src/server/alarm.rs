@@ -13,22 +13,47 @@ use std::ptr;
 
 /// The timer: not set, or set to go off at a moment.
 #[derive(Default)]
-pub(super) struct Alarm(Option<(raw::RedisModuleTimerID, SteadyMillis)>);
+pub(super) struct Alarm(Option<Armed>);
+
+/// A timer that has not gone off.
+struct Armed {
+    timer: raw::RedisModuleTimerID,
+    at: SteadyMillis,
+    /// By how much the wall clock was ahead of the steady one when the timer was set. The server
+    /// counts by the wall clock, so the timer goes off at another moment once that has been set.
+    offset: i64,
+}
+
+/// The clock has been set when it is off by more than this many milliseconds. Less is what it is
+/// corrected by all the time.
+const CLOCK_SET_MS: u64 = 20;
 
 impl Alarm {
     /// Makes sure that the alarm goes off in `wait` milliseconds, or never. One that goes off
     /// earlier is left alone: whoever hears it sets the next.
     pub(super) fn set(&mut self, ctx: Context<'_>, now: Now, wait: Option<u64>) {
         let at = wait.map(|wait| SteadyMillis(now.steady.0.saturating_add(wait)));
+        let offset = now.offset();
         match (&self.0, at) {
-            (Some((_, armed)), Some(at)) if *armed <= at => return,
+            (Some(armed), Some(at))
+                if armed.at <= at && armed.offset.abs_diff(offset) <= CLOCK_SET_MS =>
+            {
+                return;
+            }
             (None, None) => return,
             _ => {}
         }
-        if let Some((timer, _)) = self.0.take() {
-            // SAFETY: the timer was made by this module and has not gone off, since it is taken
-            // out of `self` when it does. The server writes no data where there is no pointer.
-            unsafe { api!(RedisModule_StopTimer(ctx.as_raw(), timer, ptr::null_mut())) };
+        if let Some(armed) = self.0.take() {
+            // SAFETY: the timer was made by this module and has not gone off: when it does, it is
+            // taken out of `self` before anything else. The server writes the timer's data only
+            // where there is a pointer to write to.
+            unsafe {
+                api!(RedisModule_StopTimer(
+                    ctx.as_raw(),
+                    armed.timer,
+                    ptr::null_mut()
+                ))
+            };
         }
         if let (Some(at), Some(wait)) = (at, wait) {
             let period = i64::try_from(wait).unwrap_or(i64::MAX).min(MAX_PERIOD_MS);
@@ -41,7 +66,7 @@ impl Alarm {
                     ptr::null_mut()
                 ))
             };
-            self.0 = Some((timer, at));
+            self.0 = Some(Armed { timer, at, offset });
         }
     }
 
@@ -51,7 +76,7 @@ impl Alarm {
     }
 
     /// Takes note that the timer has gone off, and with that is gone.
-    fn rang(&mut self) {
+    fn fired(&mut self) {
         self.0 = None;
     }
 }
@@ -65,9 +90,10 @@ unsafe extern "C" fn ring(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     guard(|| {
         // SAFETY: the context lives until this function returns.
         let ctx = unsafe { Context::from_raw(ctx)? };
+        with_module(|module| module.alarm.fired());
+        // Whatever becomes of what is due, the alarm is set for the rest.
+        guard(|| with_module(|module| waiting::do_what_is_due(ctx, module)));
         with_module(|module| {
-            module.alarm.rang();
-            waiting::do_what_is_due(ctx, module);
             module.end_idle_subscriptions(ctx);
             module.set_alarm(ctx);
         });

@@ -1,8 +1,8 @@
 //! Calls of the module API.
 //!
-//! The server fills in one function pointer for each name it knows. Those in [`REQUIRED`] exist
-//! from Redis 7.0 on and are checked once, when the module is loaded; every other one has to be
-//! asked for where it is used.
+//! The server fills in one function pointer for each name it knows. Those in the list
+//! below (`required!`) exist from Redis 7.0 on and are checked once, when the module is loaded;
+//! every other one has to be asked for where it is used.
 
 use redis_module::raw;
 use std::ffi::c_int;
@@ -12,7 +12,7 @@ pub(super) const OK: c_int = 0;
 /// `REDISMODULE_ERR`: it did not.
 pub(super) const ERR: c_int = 1;
 
-/// Calls a function of [`REQUIRED`]. To be used in an `unsafe` block that says why its arguments
+/// Calls a function of the list below. To be used in an `unsafe` block that says why its arguments
 /// are what the function expects.
 macro_rules! api {
     ($name:ident($($argument:expr),* $(,)?)) => {
@@ -98,7 +98,7 @@ required! {
     RedisModule_WrongArity,
 }
 
-/// Reports a function that is called without standing in [`REQUIRED`]: a mistake in this crate,
+/// Reports a function that is called without standing in the list: a mistake in this crate,
 /// which the guard of the callback turns into an error reply.
 #[expect(clippy::panic, reason = "the guard of every callback catches it")]
 #[cold]

@@ -5,7 +5,6 @@ use super::reply::Error;
 use super::string::Str;
 use crate::lock::watchdog::ClientId;
 use redis_module::raw;
-use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
@@ -14,16 +13,6 @@ use std::ptr::{self, NonNull};
 pub(crate) struct Context<'c> {
     raw: NonNull<raw::RedisModuleCtx>,
     life: PhantomData<&'c ()>,
-}
-
-/// Classes of keyspace events that this module sends.
-#[derive(Clone, Copy)]
-pub(super) enum EventClass {
-    Generic,
-    String,
-    Hash,
-    /// Events of this module's own, whose names begin with `lock.`.
-    Module,
 }
 
 /// Selects a database when dropped.
@@ -83,7 +72,7 @@ impl Context<'_> {
         // Some servers keep the client of scripts among the connections, so its number alone does
         // not tell.
         if self.has_flag(raw::REDISMODULE_CTX_FLAGS_LUA) {
-            return Err(Error::NoConnection);
+            return Err(Error::WatchWithoutConnection);
         }
         // SAFETY: the context is alive. Without a struct to fill in, the server only says whether
         // a connection with this number exists.
@@ -92,7 +81,7 @@ impl Context<'_> {
             if api!(RedisModule_GetClientInfoById(ptr::null_mut(), id)) == OK {
                 Ok(ClientId(id))
             } else {
-                Err(Error::NoConnection)
+                Err(Error::WatchWithoutConnection)
             }
         }
     }
@@ -152,25 +141,5 @@ impl Context<'_> {
     fn has_flag(self, flags: u32) -> bool {
         // SAFETY: the context is alive.
         unsafe { api!(RedisModule_GetContextFlags(self.as_raw())) & flags.cast_signed() != 0 }
-    }
-
-    /// Tells clients and modules that listen to keyspace events what happened to `key`.
-    pub(super) fn notify(self, class: EventClass, event: &CStr, key: Str<'_>) {
-        let class = match class {
-            EventClass::Generic => raw::REDISMODULE_NOTIFY_GENERIC,
-            EventClass::String => raw::REDISMODULE_NOTIFY_STRING,
-            EventClass::Hash => raw::REDISMODULE_NOTIFY_HASH,
-            EventClass::Module => raw::REDISMODULE_NOTIFY_MODULE,
-        };
-        // SAFETY: context and key are alive, and the event ends with a NUL. The only failure is a
-        // context without a client, which then has no database to notify about either.
-        unsafe {
-            api!(RedisModule_NotifyKeyspaceEvent(
-                self.as_raw(),
-                class,
-                event.as_ptr(),
-                key.as_raw()
-            ));
-        }
     }
 }

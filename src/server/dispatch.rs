@@ -48,7 +48,7 @@ unsafe extern "C" fn handle<C: Command>(
     let outcome = guard(|| {
         with_module(|module| {
             let outcome = C::run(ctx, args, module);
-            if !module.is_quiet() {
+            if !module.has_nothing_due() {
                 module.set_alarm(ctx);
             }
             outcome

@@ -46,14 +46,15 @@ impl Listening {
     }
 
     /// Ends the subscription where the server can. Not to be called while it sends an event.
+    ///
+    /// The server refuses only what is no subscription, so there is nothing to try again.
     pub(super) fn stop(&mut self, ctx: Context<'_>) {
+        self.0 = false;
         // SAFETY: reading a pointer that the server set while loading the module, and calling it
         // with what `start` passed.
         unsafe {
-            if let Some(unsubscribe) = raw::RedisModule_UnsubscribeFromKeyspaceEvents
-                && unsubscribe(ctx.as_raw(), classes(), Some(on_keyspace_event)) == OK
-            {
-                self.0 = false;
+            if let Some(unsubscribe) = raw::RedisModule_UnsubscribeFromKeyspaceEvents {
+                unsubscribe(ctx.as_raw(), classes(), Some(on_keyspace_event));
             }
         }
     }
@@ -91,8 +92,8 @@ unsafe extern "C" fn on_keyspace_event(
             };
             if let Some(lock) = module.waits.name(ctx.db(), key.bytes()) {
                 // What the deadline is now tells later whether the lease lapsed.
-                if let Ok(Some(hold)) = Key::for_reading(ctx, key).hold() {
-                    module.waits.watch(&lock, hold.deadline);
+                if let Ok(Some(hold)) = Key::for_reading(ctx, key).hold(&mut module.fence) {
+                    module.waits.note_deadline(&lock, hold.deadline);
                 }
                 module.waits.mark(lock);
                 module.set_alarm(ctx);
@@ -125,7 +126,8 @@ impl Subscription {
     /// those who listen.
     pub(super) fn stop(&mut self, ctx: Context<'_>, event: u64) {
         if self.is_active {
-            self.is_active = !listen_to(ctx, event, false);
+            self.is_active = false;
+            listen_to(ctx, event, false);
         }
     }
 }
@@ -153,6 +155,7 @@ pub(super) fn subscribe(ctx: Context<'_>) -> Result<(), String> {
         raw::REDISMODULE_EVENT_LOADING,
         raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
         raw::REDISMODULE_EVENT_CONFIG,
+        raw::REDISMODULE_EVENT_CRON_LOOP,
     ] {
         if !listen_to(ctx, id, true) {
             return Err(format!("the server has no event {id}"));
@@ -207,6 +210,8 @@ unsafe extern "C" fn on_server_event(
                         module.watches.end_client(ClientId(client.id));
                     }
                 }
+                // Several times a second: finds out that the clock was set, see `Alarm`.
+                raw::REDISMODULE_EVENT_CRON_LOOP if module.has_nothing_due() => return,
                 raw::REDISMODULE_EVENT_CONFIG => module.eviction.check(ctx),
                 raw::REDISMODULE_EVENT_KEY if step == raw::REDISMODULE_SUBEVENT_KEY_EVICTED => {
                     // SAFETY: this is the data that this event comes with, and its key is open.

@@ -9,8 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 
 /// Runs `callback`; `None` when it panicked.
 ///
-/// What it was about to do may be done in part. The state of this module stays whole all the same,
-/// because it is changed only after the last step that can fail.
+/// What it was about to do may be done in part. The state of this module stays usable all the same:
+/// its tables change by operations that cannot fail half-way, what is due is taken out one by one,
+/// and a waiter that left its queue without an answer is told of the error when it is dropped.
 pub(super) fn guard<R>(callback: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(callback)).ok()
 }

@@ -5,9 +5,12 @@
 //! that is only looked at does none of this.
 
 use super::api::api;
-use super::context::{Context, EventClass};
+use super::clock::wall_clock;
+use super::context::Context;
+use super::notify::{EventClass, LockEvent};
 use super::reply::Error;
 use super::string::{OwnedStr, Str};
+use crate::lock::fence::Fence;
 use crate::lock::lease::Deadline;
 use crate::lock::record::Record;
 use crate::lock::rules::{Hold, Put};
@@ -17,42 +20,6 @@ use std::ptr;
 
 const READ: c_int = raw::REDISMODULE_READ.cast_signed();
 const READ_WRITE: c_int = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE).cast_signed();
-
-/// What can happen to a lock, as told to those who listen to keyspace events of class `d`.
-#[derive(Clone, Copy)]
-pub(crate) enum LockEvent {
-    /// It was free, and was granted to who asked for it.
-    Acquired,
-    /// Its owner holds it once more.
-    Reentered,
-    /// Its owner renewed the lease.
-    Renewed,
-    /// Its owner ended a hold.
-    Released,
-    /// It passed to the first of those who waited for it.
-    HandedOver,
-    /// The lease lapsed while somebody waited for it.
-    Expired,
-    /// A hold that the watchdog renews was found to be gone.
-    Lost,
-    /// A request for it was refused that would have closed a circle of waits.
-    Deadlock,
-}
-
-impl LockEvent {
-    fn name(self) -> &'static CStr {
-        match self {
-            Self::Acquired => c"lock.acquired",
-            Self::Reentered => c"lock.reentered",
-            Self::Renewed => c"lock.renewed",
-            Self::Released => c"lock.released",
-            Self::HandedOver => c"lock.handover",
-            Self::Expired => c"lock.expired",
-            Self::Lost => c"lock.lost",
-            Self::Deadlock => c"lock.deadlock",
-        }
-    }
-}
 
 /// An open key, closed when dropped.
 pub(crate) struct Key<'c> {
@@ -89,7 +56,16 @@ impl<'c> Key<'c> {
     }
 
     /// The hold that the key stands for: `None` when there is no key, an error when it is no lock.
-    pub(crate) fn hold(&self) -> Result<Option<Hold<'_>>, Error> {
+    /// Its token raises those that are still to be minted.
+    pub(crate) fn hold(&self, fence: &mut Fence) -> Result<Option<Hold<'_>>, Error> {
+        let hold = self.read()?;
+        if let Some(token) = hold.as_ref().and_then(Hold::token) {
+            fence.observe(token, wall_clock());
+        }
+        Ok(hold)
+    }
+
+    fn read(&self) -> Result<Option<Hold<'_>>, Error> {
         // SAFETY: the handle is open or null, and the server takes both.
         let kind = unsafe { api!(RedisModule_KeyType(self.raw)) };
         match kind.try_into() {
@@ -243,8 +219,8 @@ impl<'c> Key<'c> {
     }
 
     /// Sends an event of this module's own about the key.
-    pub(crate) fn tell(&self, event: LockEvent) {
-        self.ctx.notify(EventClass::Module, event.name(), self.name);
+    pub(crate) fn notify(&self, event: LockEvent) {
+        self.ctx.notify_lock(event, self.name);
     }
 
     /// What every write ends with.

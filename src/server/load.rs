@@ -7,7 +7,7 @@ use super::guard::{guard, install_hook, remove_hook};
 use super::log::{Level, log};
 use super::metadata::{add_category, register};
 use super::state::{Module, with_module};
-use super::{config, events, info};
+use super::{config, events, info_section};
 use crate::{COMMANDS, NAME};
 use redis_module::raw;
 use std::ffi::c_int;
@@ -87,7 +87,7 @@ fn load(ctx: Context<'_>, mut args: Args<'_>) -> Result<(), String> {
     for entry in COMMANDS {
         register(ctx, entry.spec, entry.handler)?;
     }
-    info::register(ctx)?;
+    info_section::register(ctx)?;
     let settings = with_module(|module| {
         module.eviction.check(ctx);
         config::describe(module)

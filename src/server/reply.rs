@@ -3,7 +3,7 @@
 use super::api::api;
 use super::context::Context;
 use crate::lock::fence::Token;
-use crate::lock::queue::NoToken;
+use crate::lock::queue::NoTokenLeft;
 use crate::lock::record::Owner;
 use std::ffi::{CString, c_long};
 
@@ -79,13 +79,15 @@ pub(crate) enum Error {
     #[error("ERR REQID needs an owner of yours, not '*'")]
     RequestOfGeneratedOwner,
     #[error("ERR WATCHDOG needs a connection to watch, and a script has none")]
-    NoConnection,
+    WatchWithoutConnection,
     #[error("WRONGTYPE Operation against a key holding the wrong kind of value")]
     WrongType,
     #[error("ERR owner has too many holds of this lock")]
     TooManyHolds,
     #[error("ERR no token is left, the clock of this server is too far ahead")]
-    NoToken,
+    NoTokenLeft,
+    #[error("ERR WATCHDOG needs a lock with a token, and other software wrote this one")]
+    WatchWithoutToken,
     #[error("DEADLOCK {0}")]
     Deadlock(String),
     #[error("QUEUEFULL as many clients wait as {0} allows")]
@@ -113,9 +115,9 @@ impl Printable {
     }
 }
 
-impl From<NoToken> for Error {
-    fn from(NoToken: NoToken) -> Self {
-        Self::NoToken
+impl From<NoTokenLeft> for Error {
+    fn from(NoTokenLeft: NoTokenLeft) -> Self {
+        Self::NoTokenLeft
     }
 }
 

@@ -9,7 +9,6 @@ use super::eviction::Eviction;
 use crate::lock::fence::{Fence, Token};
 use crate::lock::queue::{Limits, Ticket, WaitTable, Waiter};
 use crate::lock::record::RequestId;
-use crate::lock::rules::Hold;
 use crate::lock::stats::Stats;
 use crate::lock::watchdog::WatchTable;
 use lazy_static::lazy_static;
@@ -51,10 +50,10 @@ impl Default for Module {
             tickets: HashMap::new(),
             in_flight: InFlight::default(),
             unclaimed: Vec::new(),
-            // Until the settings are registered, nobody can wait.
             watches: WatchTable::default(),
             stats: Stats::default(),
             max_hold_ms: 0,
+            // Until the settings are registered, nobody can wait.
             limits: Limits {
                 total: 0,
                 per_lock: 0,
@@ -68,13 +67,6 @@ impl Default for Module {
 }
 
 impl Module {
-    /// Every token that any command comes by raises those that are still to be minted.
-    pub(crate) fn observe(&mut self, hold: Option<&Hold<'_>>) {
-        if let Some(token) = hold.and_then(Hold::token) {
-            self.fence.observe(token);
-        }
-    }
-
     /// Takes note that a request was sent again and gets its first answer again.
     pub(crate) fn repeated(&mut self, token: Token, request: Option<RequestId<'_>>) {
         self.stats.repetitions += 1;
@@ -151,8 +143,8 @@ impl Module {
         }
     }
 
-    /// Whether a command may have left something for the alarm.
-    pub(super) fn is_quiet(&self) -> bool {
+    /// Whether there is nothing to set the alarm for, and none is set.
+    pub(super) fn has_nothing_due(&self) -> bool {
         self.waits.is_empty()
             && self.watches.is_empty()
             && self.unclaimed.is_empty()
@@ -164,7 +156,8 @@ impl Module {
 struct MainThread<T>(T);
 
 // SAFETY: the server calls a module from one thread at a time, with its global lock held, and this
-// crate gives the value to nobody else.
+// crate gives the value to nobody else. The one exception, a crash report, which can come from a
+// signal handler on any thread, is told nothing (`info_section`).
 unsafe impl<T> Sync for MainThread<T> {}
 
 lazy_static! {

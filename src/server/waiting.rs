@@ -3,29 +3,31 @@
 use super::blocked::{Blocked, Claim, Grant, HeldLock};
 use super::clock;
 use super::context::Context;
-use super::key::{Key, LockEvent};
+use super::key::Key;
+use super::notify::LockEvent;
 use super::reply::{Error, Printable, Reply};
 use super::state::Module;
 use super::string::OwnedStr;
 use super::watching;
 use crate::lock::deadlock::{Step, circle};
+use crate::lock::fence::Fence;
 use crate::lock::lease::Deadline;
 use crate::lock::queue::{Full, HandOver, LockName, Waiter};
-use crate::lock::record::{OwnerBuf, RequestIdBuf};
+use crate::lock::record::{Owner, OwnerBuf, RequestIdBuf};
 use crate::lock::rules::{Acquire, Released, Remainder, release};
 use crate::lock::time::SteadyMillis;
 use std::num::NonZeroU64;
 
 /// How long a client is content to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum Timeout {
     Forever,
     Millis(NonZeroU64),
 }
 
 /// Opens the key of a lock to change it, with everything done that was due for it: what the caller
 /// finds is what the last one in the queue will have found, and nobody overtakes.
-pub(crate) fn open<'c>(ctx: Context<'c>, key: super::Arg<'c>, module: &mut Module) -> Key<'c> {
+pub(crate) fn open<'c>(ctx: Context<'c>, module: &mut Module, key: super::Arg<'c>) -> Key<'c> {
     return_unclaimed(ctx, module);
     let mut key = Key::for_writing(ctx, key);
     if let Some(name) = module.waits.name(ctx.db(), key.name().bytes()) {
@@ -49,7 +51,7 @@ pub(crate) fn free(ctx: Context<'_>, module: &mut Module, key: &mut Key<'_>) {
             }
             Ok(None) => false,
             Err(error) => {
-                dismiss(module, &name, || error.into());
+                reject_all(module, &name, || error.into());
                 false
             }
         }
@@ -59,36 +61,38 @@ pub(crate) fn free(ctx: Context<'_>, module: &mut Module, key: &mut Key<'_>) {
     }
 }
 
-/// The lease of a lock, which somebody may wait for, ends at another moment than it did.
+/// The lease of a lock, which somebody may wait for or watch, ends at another moment than it did.
 pub(crate) fn lease_changed(
     ctx: Context<'_>,
     module: &mut Module,
     key: &Key<'_>,
     deadline: Option<Deadline>,
 ) {
+    watching::lease_changed(ctx, module, key, deadline);
     if let Some(name) = module.waits.name(ctx.db(), key.name().bytes()) {
-        module.waits.watch(&name, deadline);
+        module.waits.note_deadline(&name, deadline);
     }
 }
 
 /// A request that its client wants to wait with.
 pub(crate) struct Wait<'a> {
     pub(crate) asked: &'a Acquire<'a>,
-    pub(crate) patience: Patience,
+    pub(crate) timeout: Timeout,
     /// Whether the watchdog is to renew the lease once it is granted.
     pub(crate) watch: bool,
     /// Whether a grant has to tell the owner too, because the server made it.
     pub(crate) tells_owner: bool,
 }
 
-/// Lets the client of `ctx` wait for a lock that is held up to `deadline`.
+/// Lets the client of `ctx` wait for a lock that is held up to `deadline`. Its key is closed: the
+/// search for a deadlock opens keys, perhaps this one.
 ///
 /// Where a client cannot be blocked, in a transaction, in a script, it is answered as if it had
 /// not wanted to wait.
 pub(crate) fn wait(
     ctx: Context<'_>,
     module: &mut Module,
-    key: &Key<'_>,
+    key: super::Arg<'_>,
     deadline: Option<Deadline>,
     wait: &Wait<'_>,
 ) -> Result<Reply, Error> {
@@ -97,16 +101,16 @@ pub(crate) fn wait(
         return Ok(Reply::Nil);
     }
     let asked = wait.asked;
-    let (db, name) = (ctx.db(), key.name().bytes());
+    let (db, name) = (ctx.db(), key.bytes());
     let lock = LockName {
         db,
         key: name.into(),
     };
-    if let Some(circle) = circle(&module.waits, asked.owner.bytes(), lock, |lock| {
-        holder_of(ctx, lock)
+    if let Some(circle) = circle(&module.waits, asked.owner, lock, |lock| {
+        holder_of(ctx, &mut module.fence, lock)
     }) {
         module.stats.deadlocks += 1;
-        key.tell(LockEvent::Deadlock);
+        ctx.notify_lock(LockEvent::Deadlock, key);
         return Err(Error::Deadlock(describe(&circle)));
     }
     module
@@ -136,9 +140,9 @@ pub(crate) fn wait(
             reentrant: asked.reentrant,
             watch: wait.watch,
             since,
-            until: match wait.patience {
-                Patience::Forever => None,
-                Patience::Millis(ms) => Some(SteadyMillis(since.0.saturating_add(ms.get()))),
+            until: match wait.timeout {
+                Timeout::Forever => None,
+                Timeout::Millis(ms) => Some(SteadyMillis(since.0.saturating_add(ms.get()))),
             },
             client,
         },
@@ -148,52 +152,57 @@ pub(crate) fn wait(
     Ok(Reply::Later)
 }
 
-/// Who holds a lock. What is no lock is held by nobody.
-fn holder_of(ctx: Context<'_>, lock: &LockName) -> Option<Vec<u8>> {
+/// Who holds a lock, if it is somebody who could wait for another: the value of a plain lock can
+/// be of any size, and one that is no owner of a command closes no circle.
+fn holder_of(ctx: Context<'_>, fence: &mut Fence, lock: &LockName) -> Option<OwnerBuf> {
     let key = OwnedStr::new(&lock.key);
     ctx.in_db(lock.db, |ctx| {
         let key = Key::for_reading(ctx, key.as_str());
-        let hold = key.hold().ok()??;
-        Some(hold.owner.to_vec())
+        let hold = key.hold(fence).ok()??;
+        Owner::new(&hold.owner).map(OwnerBuf::from)
     })
 }
+
+/// The most steps of a circle of waits that an error names.
+const MAX_STEPS_SHOWN: usize = 8;
 
 /// Puts a circle of waits into words.
 fn describe(circle: &[Step]) -> String {
     let holders = circle.iter().cycle().skip(1);
-    let steps: Vec<String> = circle
+    let mut steps: Vec<String> = circle
         .iter()
         .zip(holders)
+        .take(MAX_STEPS_SHOWN)
         .map(|(wait, holder)| {
             format!(
                 "{} waits for {} held by {}",
-                Printable::new(&wait.owner),
+                Printable::new(wait.owner.as_owner().bytes()),
                 Printable::new(&wait.lock.key),
-                Printable::new(&holder.owner)
+                Printable::new(holder.owner.as_owner().bytes())
             )
         })
         .collect();
+    if let Some(more) = circle.len().checked_sub(MAX_STEPS_SHOWN).filter(|&n| n > 0) {
+        steps.push(format!("and {more} more"));
+    }
     steps.join(", ")
 }
 
 /// Looks at a lock that somebody waits for, and passes it on when it is free. Whoever waits for
 /// what turns out to be no lock is told so.
 fn settle(ctx: Context<'_>, module: &mut Module, name: &LockName, key: &mut Key<'_>) {
-    let outcome = match key.hold() {
+    let outcome = match key.hold(&mut module.fence) {
         Ok(None) if !ctx.serves(key.name()) => Err(Error::SlotMoving),
-        Ok(hold) => {
-            module.observe(hold.as_ref());
-            module
-                .waits
-                .settle(name, hold.as_ref(), clock::wall_clock(), &mut module.fence)
-                .map_err(Error::from)
-        }
+        Ok(hold) => module
+            .waits
+            .settle(name, hold.as_ref(), clock::wall_clock(), &mut module.fence)
+            .map_err(Error::from),
         Err(error) => Err(error),
     };
     match outcome {
         Ok(Some(hand_over)) => grant(ctx, module, name, key, hand_over),
         Ok(None) => {}
-        Err(error) => dismiss(module, name, || error.clone()),
+        Err(error) => reject_all(module, name, || error.clone()),
     }
 }
 
@@ -208,11 +217,11 @@ fn grant(
     let now = clock::clocks().steady;
     if hand_over.after_expiry {
         module.stats.expiries += 1;
-        key.tell(LockEvent::Expired);
+        key.notify(LockEvent::Expired);
     }
     module.stats.handovers += 1;
     key.put(&hand_over.put);
-    key.tell(LockEvent::HandedOver);
+    key.notify(LockEvent::HandedOver);
     let mut claims: Vec<Claim> = Vec::new();
     for granted in hand_over.granted {
         let waiter = granted.waiter;
@@ -230,7 +239,7 @@ fn grant(
                 name.clone(),
                 client,
                 owner,
-                Some(granted.token),
+                granted.token,
                 waiter.ttl,
             );
         }
@@ -254,8 +263,8 @@ fn grant(
 }
 
 /// Sends everybody away who waits for a lock.
-fn dismiss(module: &mut Module, name: &LockName, error: impl Fn() -> Error) {
-    for waiter in module.waits.dismiss(name) {
+fn reject_all(module: &mut Module, name: &LockName, error: impl Fn() -> Error) {
+    for waiter in module.waits.reject_all(name) {
         module.forget(&waiter);
         waiter.client.answer(Err(error()), None);
     }
@@ -268,7 +277,7 @@ fn return_unclaimed(ctx: Context<'_>, module: &mut Module) {
         let key = OwnedStr::new(&hold.lock.key);
         ctx.in_db(hold.lock.db, |ctx| {
             let mut key = Key::for_writing(ctx, key.as_str());
-            let decision = match key.hold() {
+            let decision = match key.hold(&mut module.fence) {
                 Ok(found) => release(found.as_ref(), hold.owner.as_owner(), Some(hold.token)),
                 Err(_) => Released::NotYours,
             };
@@ -287,7 +296,7 @@ fn return_unclaimed(ctx: Context<'_>, module: &mut Module) {
 /// Does what the alarm went off for.
 pub(super) fn do_what_is_due(ctx: Context<'_>, module: &mut Module) {
     let now = clock::clocks();
-    for waiter in module.waits.take_impatient(now.steady) {
+    for waiter in module.waits.take_timed_out(now.steady) {
         module.forget(&waiter);
         module.stats.timeouts += 1;
         waiter.client.answer(Ok(Reply::Nil), None);
@@ -298,7 +307,7 @@ pub(super) fn do_what_is_due(ctx: Context<'_>, module: &mut Module) {
         return;
     }
     return_unclaimed(ctx, module);
-    for name in module.waits.take_due(now.wall.as_millis()) {
+    while let Some(name) = module.waits.take_due(now.wall.as_millis()) {
         let key = OwnedStr::new(&name.key);
         ctx.in_db(name.db, |ctx| {
             let mut key = Key::for_writing(ctx, key.as_str());

@@ -2,16 +2,17 @@
 
 use super::clock::clocks;
 use super::context::Context;
-use super::key::{Key, LockEvent};
+use super::key::Key;
 use super::log::{Level, log};
+use super::notify::LockEvent;
 use super::reply::Printable;
 use super::state::Module;
 use super::string::OwnedStr;
 use crate::lock::fence::Token;
-use crate::lock::lease::Ttl;
+use crate::lock::lease::{Deadline, Ttl};
 use crate::lock::queue::LockName;
 use crate::lock::record::Owner;
-use crate::lock::watchdog::{ClientId, Lost, Watch};
+use crate::lock::watchdog::{ClientId, Due, Lost, Watch};
 use redis_module::raw;
 
 /// Begins to renew the lease of a hold for as long as a connection lives.
@@ -21,7 +22,7 @@ pub(super) fn begin(
     lock: LockName,
     client: ClientId,
     owner: Owner<'_>,
-    token: Option<Token>,
+    token: Token,
     ttl: Ttl,
 ) {
     let watch = Watch::new(owner, token, ttl, clocks().steady, module.max_hold_ms);
@@ -38,7 +39,7 @@ pub(crate) fn watch(
     key: &Key<'_>,
     client: ClientId,
     owner: Owner<'_>,
-    token: Option<Token>,
+    token: Token,
     ttl: Ttl,
 ) {
     let lock = LockName {
@@ -58,40 +59,82 @@ pub(super) fn end(ctx: Context<'_>, module: &mut Module, key: &Key<'_>) {
     }
 }
 
+/// The lease of a lock ends at another moment than it did: its watches are in time for it.
+pub(super) fn lease_changed(
+    ctx: Context<'_>,
+    module: &mut Module,
+    key: &Key<'_>,
+    deadline: Option<Deadline>,
+) {
+    if let Some(deadline) = deadline.filter(|_| !module.watches.is_empty()) {
+        let lock = LockName {
+            db: ctx.db(),
+            key: key.name().bytes().into(),
+        };
+        let now = clocks();
+        let left = deadline.left(now.wall.as_millis()).unsigned_abs();
+        module.watches.note_lease(&lock, left, now.steady);
+    }
+}
+
 /// Renews the leases that are due. A hold that is gone is not taken back: its watch ends.
 pub(super) fn renew_due(ctx: Context<'_>, module: &mut Module) {
     let now = clocks();
-    for (lock, client, watch) in module.watches.take_due(now.steady) {
+    while let Some((lock, client, watch, due)) = module.watches.take_due(now.steady) {
         let name = OwnedStr::new(&lock.key);
-        ctx.in_db(lock.db, |ctx| {
-            let mut key = Key::for_writing(ctx, name.as_str());
-            // What is no lock any more is a lost lock too.
-            let outcome = match key.hold() {
-                Ok(hold) => watch.renew(hold.as_ref(), now.wall.as_millis()),
-                Err(_) => Err(Lost),
-            };
-            match outcome {
-                Ok(None) => {}
-                Ok(Some(deadline)) => {
-                    module.stats.watchdog_renewals += 1;
-                    key.set_deadline(deadline);
-                    module.waits.watch(&lock, Some(deadline));
-                }
-                Err(Lost) => {
-                    module.stats.lost += 1;
-                    key.tell(LockEvent::Lost);
-                    log(
-                        Some(ctx),
-                        Level::Notice,
-                        &format!(
-                            "redis-lock: the watched lock {} of {} is lost",
-                            Printable::new(&lock.key),
-                            Printable::new(watch.owner.as_owner().bytes())
-                        ),
-                    );
-                    module.watches.end((lock.clone(), client));
-                }
-            }
-        });
+        match due {
+            Due::Renewal => ctx.in_db(lock.db, |ctx| {
+                let mut key = Key::for_writing(ctx, name.as_str());
+                renew(ctx, module, &mut key, (lock, client), &watch);
+            }),
+            Due::End => report(
+                ctx,
+                &lock,
+                &watch,
+                "has been watched for as long as lock.watchdog-max-hold allows",
+            ),
+        }
     }
+}
+
+/// Renews one lease, or finds that it is lost.
+fn renew(
+    ctx: Context<'_>,
+    module: &mut Module,
+    key: &mut Key<'_>,
+    (lock, client): (LockName, ClientId),
+    watch: &Watch,
+) {
+    // What is no lock any more is a lost lock too.
+    let outcome = match key.hold(&mut module.fence) {
+        Ok(hold) => watch.renew(hold.as_ref(), clocks().wall.as_millis()),
+        Err(_) => Err(Lost),
+    };
+    match outcome {
+        Ok(None) => {}
+        Ok(Some(deadline)) => {
+            module.stats.watchdog_renewals += 1;
+            key.set_deadline(deadline);
+            module.waits.note_deadline(&lock, Some(deadline));
+        }
+        Err(Lost) => {
+            module.stats.lost += 1;
+            key.notify(LockEvent::Lost);
+            report(ctx, &lock, watch, "is lost");
+            module.watches.end((lock, client));
+        }
+    }
+}
+
+/// Writes a line about a watched lock.
+fn report(ctx: Context<'_>, lock: &LockName, watch: &Watch, what: &str) {
+    log(
+        Some(ctx),
+        Level::Notice,
+        &format!(
+            "redis-lock: the watched lock {} of {} {what}",
+            Printable::new(&lock.key),
+            Printable::new(watch.owner.as_owner().bytes())
+        ),
+    );
 }

@@ -19,7 +19,11 @@ pub(super) fn register(ctx: Context<'_>) -> Result<(), String> {
 }
 
 /// The server puts its `INFO` together.
-unsafe extern "C" fn on_info(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_int) {
+unsafe extern "C" fn on_info(info: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
+    // A crash can happen on any thread and in the middle of anything: nothing is safe to look at.
+    if for_crash_report != 0 {
+        return;
+    }
     guard(|| {
         with_module(|module| {
             // SAFETY: the context is the one passed for this purpose. Without a name the section

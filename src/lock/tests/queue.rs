@@ -3,13 +3,13 @@
 //! `Server` does with the wait table what the module does with it; the keyspace is a map. `Model`
 //! keeps its waiters in a `Vec` and walks all of it for every question.
 
-use super::deadlock::circle;
-use super::fence::Fence;
-use super::lease::{Deadline, Ttl};
-use super::queue::{Full, Limits, LockName, Ticket, WaitTable, Waiter};
-use super::record::{Owner, OwnerBuf, RequestId, RequestIdBuf};
-use super::rules::{Acquire, Acquired, Hold, Released, Remainder, acquire, release};
-use super::time::{Now, SteadyMillis, UnixMicros};
+use crate::lock::deadlock::circle;
+use crate::lock::fence::Fence;
+use crate::lock::lease::{Deadline, Ttl};
+use crate::lock::queue::{Full, Limits, LockName, Ticket, WaitTable, Waiter};
+use crate::lock::record::{Owner, OwnerBuf, RequestId, RequestIdBuf};
+use crate::lock::rules::{Acquire, Acquired, Hold, Released, Remainder, acquire, release};
+use crate::lock::time::{Now, SteadyMillis, UnixMicros};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ enum Op {
         lock: u8,
         owner: &'static str,
         ttl: u16,
-        patience: Option<u16>,
+        timeout: Option<u16>,
         request: Option<u8>,
         reentrant: bool,
     },
@@ -64,8 +64,8 @@ fn op() -> impl Strategy<Value = Op> {
             prop::option::of(0..60u16),
             prop::option::weighted(0.2, 0..2u8),
             any::<bool>(),
-        ).prop_map(|(lock, owner, ttl, patience, request, reentrant)| {
-            Op::Ask { lock, owner, ttl, patience, request, reentrant }
+        ).prop_map(|(lock, owner, ttl, timeout, request, reentrant)| {
+            Op::Ask { lock, owner, ttl, timeout, request, reentrant }
         }),
         6 => lock().prop_map(Op::Release),
         1 => (lock(), ttl()).prop_map(|(lock, ttl)| Op::Renew { lock, ttl }),
@@ -150,15 +150,10 @@ impl Server {
             Acquired::Busy => {
                 let deadline = hold.and_then(|hold| hold.deadline);
                 let keys = &self.keys;
-                let circle = circle(
-                    &self.waits,
-                    waiter.owner.as_owner().bytes(),
-                    name.clone(),
-                    |lock| {
-                        keys.get(&lock.key[0])
-                            .map(|(value, _)| Hold::of_string(value, None).owner.to_vec())
-                    },
-                );
+                let circle = circle(&self.waits, waiter.owner.as_owner(), name.clone(), |lock| {
+                    let (value, _) = keys.get(&lock.key[0])?;
+                    Owner::new(&Hold::of_string(value, None).owner).map(OwnerBuf::from)
+                });
                 if circle.is_some() {
                     return Err(Refusal::Deadlock);
                 }
@@ -180,11 +175,15 @@ impl Server {
     }
 
     fn do_what_is_due(&mut self, now: Now) {
-        for waiter in self.waits.take_impatient(now.steady) {
+        for waiter in self.waits.take_timed_out(now.steady) {
             self.tickets.remove(&waiter.client);
             self.outcomes.push(Outcome::InVain(waiter.client));
         }
-        for lock in self.waits.take_due(now.wall.as_millis()) {
+        let mut due = BTreeSet::new();
+        while let Some(lock) = self.waits.take_due(now.wall.as_millis()) {
+            due.insert(lock);
+        }
+        for lock in due {
             self.settle(lock.key[0], now);
         }
     }
@@ -318,13 +317,13 @@ impl Model {
     }
 
     fn do_what_is_due(&mut self, wall: i64, steady: u64) {
-        let mut impatient: Vec<_> = self
+        let mut timed_out: Vec<_> = self
             .waiters
             .iter()
             .filter_map(|waiter| Some((waiter.until.filter(|until| *until <= steady)?, waiter.id)))
             .collect();
-        impatient.sort_unstable();
-        for (_, id) in impatient {
+        timed_out.sort_unstable();
+        for (_, id) in timed_out {
             self.waiters.retain(|waiter| waiter.id != id);
             self.outcomes.push(Outcome::InVain(id));
         }
@@ -342,11 +341,11 @@ impl Model {
             .iter()
             .filter(|(lock, _)| self.count(**lock) > 0)
             .map(|(_, holder)| u64::try_from(holder.until + 1 - wall).unwrap_or(0));
-        let patience = self
+        let timeout = self
             .waiters
             .iter()
             .filter_map(|waiter| Some(waiter.until?.saturating_sub(steady)));
-        leases.chain(patience).min()
+        leases.chain(timeout).min()
     }
 }
 
@@ -365,8 +364,8 @@ proptest! {
                 steady: SteadyMillis(steady),
             };
             match op {
-                Op::Ask { lock, owner, ttl, patience, request, reentrant } => {
-                    let until = patience.map(|ms| steady + u64::from(ms));
+                Op::Ask { lock, owner, ttl, timeout, request, reentrant } => {
+                    let until = timeout.map(|ms| steady + u64::from(ms));
                     let bytes = request.map(|id| [id]);
                     let waiter = Waiter {
                         owner: OwnerBuf::from(Owner::new(owner.as_bytes()).expect("in range")),
@@ -421,7 +420,7 @@ proptest! {
                         if let Some(key) = server.keys.get_mut(&lock) {
                             key.1 = deadline;
                         }
-                        server.waits.watch(&name(lock), Some(deadline));
+                        server.waits.note_deadline(&name(lock), Some(deadline));
                     }
                 }
                 Op::Delete(lock) => {

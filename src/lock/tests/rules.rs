@@ -3,13 +3,13 @@
 //! The rules work on what a key holds: bytes and a deadline. The model knows no bytes; it keeps the
 //! holder as a struct, and for the token only whether it rose.
 
-use super::fence::{Fence, Token};
-use super::lease::{Deadline, Ttl};
-use super::record::{Owner, RequestId};
-use super::rules::{
+use crate::lock::fence::{Fence, Token};
+use crate::lock::lease::{Deadline, Ttl};
+use crate::lock::record::{Owner, RequestId};
+use crate::lock::rules::{
     Acquire, Acquired, Hold, Put, Released, Remainder, Renewed, acquire, release, renew,
 };
-use super::time::{UnixMicros, UnixMillis};
+use crate::lock::time::{UnixMicros, UnixMillis};
 use proptest::prelude::*;
 
 /// A key, as the server keeps it.
