@@ -24,6 +24,8 @@ mod leaving;
 mod lifecycle;
 mod locking;
 mod metadata;
+mod observing;
 mod waiters;
 mod waiting;
 mod waking;
+mod watchdog;

@@ -150,6 +150,19 @@ impl WatchTable {
         }
     }
 
+    /// Ends all watches over one hold: it is lost. A later hold of the lock may be watched already.
+    pub(crate) fn end_hold(&mut self, lock: &LockName, token: Token) {
+        let keys: Vec<WatchKey> = self
+            .watches
+            .range(all_of(lock))
+            .filter(|(_, watch)| watch.token == token)
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in keys {
+            self.end(key);
+        }
+    }
+
     /// Ends all watches of a connection: it is gone.
     pub(crate) fn end_client(&mut self, client: ClientId) {
         for lock in self.clients.remove(&client).unwrap_or_default() {
@@ -158,7 +171,7 @@ impl WatchTable {
     }
 
     /// Ends one watch.
-    pub(crate) fn end(&mut self, key: WatchKey) {
+    fn end(&mut self, key: WatchKey) {
         let Some(watch) = self.watches.remove(&key) else {
             return;
         };
@@ -179,10 +192,7 @@ impl WatchTable {
 
     /// Takes out one of the watches for which something is to be done at `now`. The next renewal of
     /// one that goes on is noted.
-    pub(crate) fn take_due(
-        &mut self,
-        now: SteadyMillis,
-    ) -> Option<(LockName, ClientId, Watch, Due)> {
+    pub(crate) fn take_due(&mut self, now: SteadyMillis) -> Option<(LockName, Watch, Due)> {
         let (due, key) = self.due.first()?;
         if *due > now {
             return None;
@@ -192,12 +202,12 @@ impl WatchTable {
         if watch.until <= now {
             let watch = watch.clone();
             self.end(key.clone());
-            return Some((key.0, key.1, watch, Due::End));
+            return Some((key.0, watch, Due::End));
         }
         self.due.remove(&(watch.due, key.clone()));
         watch.due = next_due(watch.ttl, now);
         self.due.insert((watch.due, key.clone()));
-        Some((key.0, key.1, watch.clone(), Due::Renewal))
+        Some((key.0, watch.clone(), Due::Renewal))
     }
 }
 
@@ -260,7 +270,7 @@ mod tests {
         let mut table = WatchTable::default();
         table.watch(lock(1), ClientId(1), watch(30, 0, 25));
         let mut at = |now| {
-            let due = table.take_due(SteadyMillis(now)).map(|(_, _, _, due)| due);
+            let due = table.take_due(SteadyMillis(now)).map(|(_, _, due)| due);
             assert!(table.take_due(SteadyMillis(now)).is_none());
             due
         };
@@ -324,13 +334,13 @@ mod tests {
                     }
                     _ => now += ttl.unsigned_abs(),
                 }
-                let mut taken: Vec<(u8, u64)> = Vec::new();
-                while let Some((lock, client, ..)) = table.take_due(SteadyMillis(now)) {
-                    taken.push((lock.key[0], client.0));
+                let mut taken: Vec<u8> = Vec::new();
+                while let Some((lock, ..)) = table.take_due(SteadyMillis(now)) {
+                    taken.push(lock.key[0]);
                 }
                 let mut expected = Vec::new();
                 for entry in list.iter_mut().filter(|entry| entry.2 <= now) {
-                    expected.push((entry.0, entry.1));
+                    expected.push(entry.0);
                     let ttl_ms = Ttl::from_millis(entry.3).expect("in range");
                     entry.2 = next_due(ttl_ms, SteadyMillis(now)).0;
                 }

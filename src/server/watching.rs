@@ -80,12 +80,12 @@ pub(super) fn lease_changed(
 /// Renews the leases that are due. A hold that is gone is not taken back: its watch ends.
 pub(super) fn renew_due(ctx: Context<'_>, module: &mut Module) {
     let now = clocks();
-    while let Some((lock, client, watch, due)) = module.watches.take_due(now.steady) {
+    while let Some((lock, watch, due)) = module.watches.take_due(now.steady) {
         let name = OwnedStr::new(&lock.key);
         match due {
             Due::Renewal => ctx.in_db(lock.db, |ctx| {
                 let mut key = Key::for_writing(ctx, name.as_str());
-                renew(ctx, module, &mut key, (lock, client), &watch);
+                renew(ctx, module, &mut key, &lock, &watch);
             }),
             Due::End => report(
                 ctx,
@@ -98,13 +98,7 @@ pub(super) fn renew_due(ctx: Context<'_>, module: &mut Module) {
 }
 
 /// Renews one lease, or finds that it is lost.
-fn renew(
-    ctx: Context<'_>,
-    module: &mut Module,
-    key: &mut Key<'_>,
-    (lock, client): (LockName, ClientId),
-    watch: &Watch,
-) {
+fn renew(ctx: Context<'_>, module: &mut Module, key: &mut Key<'_>, lock: &LockName, watch: &Watch) {
     // What is no lock any more is a lost lock too.
     let outcome = match key.hold(&mut module.fence) {
         Ok(hold) => watch.renew(hold.as_ref(), clocks().wall.as_millis()),
@@ -115,13 +109,13 @@ fn renew(
         Ok(Some(deadline)) => {
             module.stats.watchdog_renewals += 1;
             key.set_deadline(deadline);
-            module.waits.note_deadline(&lock, Some(deadline));
+            module.waits.note_deadline(lock, Some(deadline));
         }
         Err(Lost) => {
             module.stats.lost += 1;
             key.notify(LockEvent::Lost);
-            report(ctx, &lock, watch, "is lost");
-            module.watches.end((lock, client));
+            report(ctx, lock, watch, "is lost");
+            module.watches.end_hold(lock, watch.token);
         }
     }
 }
