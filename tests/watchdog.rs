@@ -262,9 +262,10 @@ on_every_server! {
         for ((way, _), mut waiter) in GOODBYES.into_iter().zip(waiters) {
             let deadline = *deadlines(&before, way).last().unwrap();
             assert!(deadline <= gone + TTL, "{way}");
-            // The token is the moment of the grant, which was not before the lease had lapsed.
+            // The token is the moment of the grant, which was not before the lease had lapsed. Newer
+            // servers expire keys within the millisecond of their deadline.
             let token = waiter.read().as_int();
-            assert!(token / 1_000 > deadline, "{way}: {token} {deadline} {gone} {before:?}");
+            assert!(token / 1_000 >= deadline, "{way}");
         }
         let after = stream.writes(&server);
         assert!(!after.iter().any(|command| command.text(0) == "PEXPIREAT"), "{after:?}");
@@ -287,7 +288,7 @@ on_every_server! {
             assert_eq!(renewals.is_empty(), longest < TTL / 3, "{renewals:?}");
             let deadline = renewals.last().copied().unwrap_or(granted + TTL);
             assert!(deadline - TTL <= last, "{renewals:?}, not after {last}");
-            assert!(token / 1_000 > deadline);
+            assert!(token / 1_000 >= deadline);
             assert_eq!((watchdogs(&server), lost(&server)), (0, 0));
             assert_eq!(server.call("LOCK.RELEASE k w"), 1);
             assert_eq!(holder.call("PING"), "PONG", "the connection lived all the time");
@@ -422,7 +423,7 @@ on_every_server! {
                 next.send("LOCK.ACQUIRE k w 100000 BLOCK 0");
                 server.wait_for_blocked(1);
                 assert_eq!(server.call("DEBUG SLEEP 1.1"), "OK");
-                assert!(next.read().as_int() / 1_000 > old / 1_000 + TTL);
+                assert!(next.read().as_int() / 1_000 >= old / 1_000 + TTL);
             } else {
                 holder.pipeline([acquire.as_str(), "DEBUG SLEEP 0.05"]);
             }
@@ -492,7 +493,7 @@ on_every_server! {
             wait_until("the watch to end", || watchdogs(&server) == left);
         }
         let deadline = server.deadline("k");
-        assert!(waiter(&server, "k").read().as_int() / 1_000 > deadline);
+        assert!(waiter(&server, "k").read().as_int() / 1_000 >= deadline);
         assert_eq!(lost(&server), 0);
         // One connection may release for all of them.
         assert_eq!(server.call("LOCK.RELEASE k w"), 1);
@@ -593,7 +594,7 @@ on_every_server! {
         client.close();
         wait_until("the watch to end", || watchdogs(&server) == 0);
         let deadline = server.deadline("k");
-        assert!(waiter(&server, "k").read().as_int() / 1_000 > deadline);
+        assert!(waiter(&server, "k").read().as_int() / 1_000 >= deadline);
 
         // A connection that ends with the transaction, whatever comes first in it.
         for kill_first in [true, false] {

@@ -2,7 +2,9 @@
 //!
 //! The server's rule for every key holds for a lease too: it has lapsed once the wall clock, in
 //! whole milliseconds, is *past* its deadline. A lease is therefore never shorter than its `ttl`,
-//! and less than one millisecond longer.
+//! and less than one millisecond longer. One exception is the server's: the cycle in which newer
+//! versions look for expired keys can take a key within the millisecond of its deadline, and the
+//! lease is then less than one millisecond shorter.
 
 use super::time::UnixMillis;
 
