@@ -30,11 +30,3 @@ pub(crate) struct Now {
     pub(crate) wall: UnixMicros,
     pub(crate) steady: SteadyMillis,
 }
-
-impl Now {
-    /// By how many milliseconds the wall clock is ahead of the steady one.
-    pub(crate) fn offset(self) -> i64 {
-        let steady = i64::try_from(self.steady.0).unwrap_or(i64::MAX);
-        self.wall.as_millis().0.saturating_sub(steady)
-    }
-}

@@ -19,27 +19,28 @@ pub(super) struct Alarm(Option<Armed>);
 struct Armed {
     timer: raw::RedisModuleTimerID,
     at: SteadyMillis,
-    /// By how much the wall clock was ahead of the steady one when the timer was set. The server
-    /// counts by the wall clock, so the timer goes off at another moment once that has been set.
-    offset: i64,
 }
 
-/// The clock has been set when it is off by more than this many milliseconds. Less is what it is
-/// corrected by all the time.
-const CLOCK_SET_MS: u64 = 20;
+impl Armed {
+    /// Whether the timer should have gone off a while ago. The server counts by the wall clock, so
+    /// this is what happens when that is set back. The module looks several times a second, see
+    /// [`super::events`].
+    fn is_overdue(&self, now: SteadyMillis) -> bool {
+        now.0 > self.at.0.saturating_add(OVERDUE_MS)
+    }
+}
+
+/// So late, in milliseconds, is only a timer whose clock was set back, or whose server stood still:
+/// in both cases it does no harm to set it anew.
+const OVERDUE_MS: u64 = 50;
 
 impl Alarm {
     /// Makes sure that the alarm goes off in `wait` milliseconds, or never. One that goes off
     /// earlier is left alone: whoever hears it sets the next.
     pub(super) fn set(&mut self, ctx: Context<'_>, now: Now, wait: Option<u64>) {
         let at = wait.map(|wait| SteadyMillis(now.steady.0.saturating_add(wait)));
-        let offset = now.offset();
         match (&self.0, at) {
-            (Some(armed), Some(at))
-                if armed.at <= at && armed.offset.abs_diff(offset) <= CLOCK_SET_MS =>
-            {
-                return;
-            }
+            (Some(armed), Some(at)) if armed.at <= at && !armed.is_overdue(now.steady) => return,
             (None, None) => return,
             _ => {}
         }
@@ -66,7 +67,7 @@ impl Alarm {
                     ptr::null_mut()
                 ))
             };
-            self.0 = Some(Armed { timer, at, offset });
+            self.0 = Some(Armed { timer, at });
         }
     }
 

@@ -210,7 +210,7 @@ unsafe extern "C" fn on_server_event(
                         module.watches.end_client(ClientId(client.id));
                     }
                 }
-                // Several times a second: finds out that the clock was set, see `Alarm`.
+                // Several times a second: finds a timer that is overdue, see `Alarm`.
                 raw::REDISMODULE_EVENT_CRON_LOOP if module.has_nothing_due() => return,
                 raw::REDISMODULE_EVENT_CONFIG => module.eviction.check(ctx),
                 raw::REDISMODULE_EVENT_KEY if step == raw::REDISMODULE_SUBEVENT_KEY_EVICTED => {
