@@ -451,21 +451,28 @@ impl<C> WaitTable<C> {
         timed_out
     }
 
-    /// Takes out one of the locks to settle at `now`: somebody changed its key, or its lease has
-    /// lapsed as far as is known here.
-    pub(crate) fn take_due(&mut self, now: UnixMillis) -> Option<LockName> {
-        if let Some(name) = self.marked.pop_first() {
-            return Some(name);
+    /// The locks to settle at `now`: somebody changed their key, or their lease has lapsed as far as
+    /// is known here. They stay [marked](WaitTable::mark) until they are settled or
+    /// [unmarked](WaitTable::unmark).
+    pub(crate) fn due(&mut self, now: UnixMillis) -> Vec<LockName> {
+        while self
+            .rechecks
+            .first()
+            .is_some_and(|(deadline, _)| deadline.has_lapsed(now))
+        {
+            if let Some((_, name)) = self.rechecks.pop_first() {
+                if let Some(queue) = self.queue_mut(&name) {
+                    queue.recheck_after = None;
+                }
+                self.marked.insert(name);
+            }
         }
-        let (deadline, _) = self.rechecks.first()?;
-        if !deadline.has_lapsed(now) {
-            return None;
-        }
-        let (_, name) = self.rechecks.pop_first()?;
-        if let Some(queue) = self.queue_mut(&name) {
-            queue.recheck_after = None;
-        }
-        Some(name)
+        self.marked.iter().cloned().collect()
+    }
+
+    /// Takes the mark off a lock that is about to be settled.
+    pub(crate) fn unmark(&mut self, name: &LockName) {
+        self.marked.remove(name);
     }
 
     /// Whether no trace of any waiter is left.

@@ -307,7 +307,10 @@ pub(super) fn do_what_is_due(ctx: Context<'_>, module: &mut Module) {
         return;
     }
     return_unclaimed(ctx, module);
-    while let Some(name) = module.waits.take_due(now.wall.as_millis()) {
+    // Each of them once: the server's own clock stands still meanwhile, so a lease that has lapsed
+    // by ours may not have by its own, and is looked at again when the alarm goes off next.
+    for name in module.waits.due(now.wall.as_millis()) {
+        module.waits.unmark(&name);
         let key = OwnedStr::new(&name.key);
         ctx.in_db(name.db, |ctx| {
             let mut key = Key::for_writing(ctx, key.as_str());

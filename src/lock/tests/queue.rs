@@ -179,11 +179,7 @@ impl Server {
             self.tickets.remove(&waiter.client);
             self.outcomes.push(Outcome::InVain(waiter.client));
         }
-        let mut due = BTreeSet::new();
-        while let Some(lock) = self.waits.take_due(now.wall.as_millis()) {
-            due.insert(lock);
-        }
-        for lock in due {
+        for lock in self.waits.due(now.wall.as_millis()) {
             self.settle(lock.key[0], now);
         }
     }
