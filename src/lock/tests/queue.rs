@@ -492,3 +492,39 @@ proptest! {
         prop_assert!(server.waits.holds_nothing());
     }
 }
+
+/// The clock that a server expires keys by can stand still behind the wall clock, so a lease can
+/// have lapsed here while its key is still there. It is due once each time that one asks.
+#[test]
+fn a_lapsed_lease_that_the_server_still_shows_is_due_again_and_not_over_and_over() {
+    let mut server = Server::default();
+    let deadline = Deadline(1_000);
+    let now = Now {
+        wall: UnixMicros(1_001_000),
+        steady: SteadyMillis(0),
+    };
+    let lock = name(0);
+    let waiter = Waiter {
+        owner: OwnerBuf::from(Owner::new(b"b").expect("in range")),
+        ttl: Ttl::from_millis(10).expect("in range"),
+        request: None,
+        reentrant: false,
+        watch: false,
+        since: SteadyMillis(0),
+        until: None,
+        client: 1,
+    };
+    server
+        .waits
+        .join(lock.db, &lock.key, Some(deadline), waiter);
+    let hold = Hold::of_string(b"a", Some(deadline));
+    for _ in 0..3 {
+        assert_eq!(server.waits.next_wake(now), Some(0));
+        assert_eq!(server.waits.due(now.wall.as_millis()), [lock.clone()]);
+        server.waits.unmark(&lock);
+        let settled = server
+            .waits
+            .settle(&lock, Some(&hold), now.wall, &mut server.fence);
+        assert!(settled.expect("tokens are left").is_none());
+    }
+}
