@@ -520,7 +520,10 @@ fn a_lapsed_lease_that_the_server_still_shows_is_due_again_and_not_over_and_over
     let hold = Hold::of_string(b"a", Some(deadline));
     for _ in 0..3 {
         assert_eq!(server.waits.next_wake(now), Some(0));
-        assert_eq!(server.waits.due(now.wall.as_millis()), [lock.clone()]);
+        assert_eq!(
+            server.waits.due(now.wall.as_millis()),
+            std::slice::from_ref(&lock)
+        );
         server.waits.unmark(&lock);
         let settled = server
             .waits
