@@ -484,6 +484,32 @@ on_every_server! {
         assert_eq!(seen, expected);
     }
 
+    /// Redis 8 may delete a key in the very millisecond of its deadline. With so short a cycle it
+    /// does so for many of these.
+    fn every_lease_that_lapses_with_waiters_is_told_and_counted(flavour) {
+        const COUNT: i64 = 100;
+        let server = Server::build(flavour).config("hz", "500").start();
+        let mut holder = server.raw();
+        let mut waiters = Vec::new();
+        for number in 0..COUNT {
+            holder.call(("LOCK.ACQUIRE", number, "o", 100_000));
+            let mut waiter = server.raw();
+            waiter.send(("LOCK.ACQUIRE", number, "w", 100_000, "BLOCK", 0));
+            waiters.push(waiter);
+        }
+        server.wait_for_blocked(COUNT.unsigned_abs());
+        let mut events = server.events();
+        holder.pipeline((0..COUNT).map(|number| ("LOCK.RENEW", number, "o", 20 + number)));
+        for waiter in &mut waiters {
+            assert!(waiter.read().as_int() > 0);
+        }
+        let seen = told(&mut events);
+        let expired = seen.iter().filter(|event| event.starts_with("lock.expired "));
+        let counted = fields(&server, "lock")["expiries_with_waiters"];
+        let expected = COUNT.unsigned_abs();
+        assert_eq!((expired.count() as u64, counted), (expected, expected));
+    }
+
     fn a_deadlock_is_told_of_the_lock_that_closes_the_circle(flavour) {
         let server = Server::start(flavour);
         server.call("LOCK.ACQUIRE a x 100000");

@@ -366,7 +366,7 @@ impl<C> WaitTable<C> {
         };
         let after_expiry = queue
             .deadline
-            .is_some_and(|deadline| deadline.has_lapsed(now.as_millis()));
+            .is_some_and(|deadline| deadline.left(now.as_millis()) == 0);
         let Acquired::Granted(token, mut put) = acquire(None, &head.asked(), now, fence) else {
             return Err(NoTokenLeft);
         };
