@@ -6,7 +6,7 @@
 //! versions look for expired keys can take a key within the millisecond of its deadline, and the
 //! lease is then less than one millisecond shorter.
 
-use super::time::UnixMillis;
+use super::time::{UnixMicros, UnixMillis};
 
 /// The longest `ttl`: 2^53 - 1 milliseconds, the largest integer that every client reads exactly.
 pub(crate) const MAX_TTL_MS: i64 = (1 << 53) - 1;
@@ -47,6 +47,13 @@ impl Deadline {
     pub(crate) fn left(self, now: UnixMillis) -> i64 {
         self.0.saturating_sub(now.0).max(0)
     }
+
+    /// Microseconds from `now` until the lease is over, 0 when it is. It lasts through the
+    /// millisecond of its deadline.
+    pub(crate) fn lapses_in(self, now: UnixMicros) -> u64 {
+        let over = UnixMillis(self.0.saturating_add(1));
+        over.as_micros().0.saturating_sub(now.0)
+    }
 }
 
 #[cfg(test)]
@@ -71,5 +78,23 @@ mod tests {
         assert!(deadline.has_lapsed(UnixMillis(111)));
         assert_eq!(deadline.left(UnixMillis(111)), 0);
         assert_eq!(deadline.left(UnixMillis(101)), 9);
+    }
+
+    #[test]
+    fn a_lease_lapses_when_the_millisecond_of_its_deadline_is_over() {
+        let deadline = Deadline(1_000);
+        for (now, left) in [
+            (0, 1_001_000),
+            (1_000_000, 1_000),
+            (1_000_999, 1),
+            (1_001_000, 0),
+            (9_000_000, 0),
+        ] {
+            let now = UnixMicros(now);
+            assert_eq!(deadline.lapses_in(now), left);
+            assert_eq!(deadline.has_lapsed(now.as_millis()), left == 0);
+        }
+        assert_eq!(Deadline(-1).lapses_in(UnixMicros(0)), 0);
+        assert_eq!(Deadline(i64::MAX).lapses_in(UnixMicros(1)), u64::MAX - 1);
     }
 }

@@ -425,20 +425,19 @@ impl<C> WaitTable<C> {
             .collect()
     }
 
-    /// Milliseconds until something is due, 0 when something is now; `None` when nothing will be.
+    /// Microseconds until something is due, 0 when something is now; `None` when nothing will be.
     pub(crate) fn next_wake(&self, now: Now) -> Option<u64> {
         if !self.marked.is_empty() {
             return Some(0);
         }
-        // A lease lasts through its deadline: it is over one millisecond later.
-        let lease = self.rechecks.first().map(|(deadline, _)| {
-            let left = deadline.left(now.wall.as_millis());
-            u64::try_from(left).unwrap_or(0) + u64::from(!deadline.has_lapsed(now.wall.as_millis()))
-        });
+        let lease = self
+            .rechecks
+            .first()
+            .map(|(deadline, _)| deadline.lapses_in(now.wall));
         let timeout = self
             .timeouts
             .first()
-            .map(|(until, _)| until.0.saturating_sub(now.steady.0));
+            .map(|(until, _)| until.micros_after(now.steady));
         lease.into_iter().chain(timeout).min()
     }
 

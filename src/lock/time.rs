@@ -9,6 +9,13 @@ pub(crate) struct UnixMillis(pub(crate) i64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct UnixMicros(pub(crate) u64);
 
+impl UnixMillis {
+    /// The beginning of this millisecond.
+    pub(crate) fn as_micros(self) -> UnixMicros {
+        UnixMicros(u64::try_from(self.0).unwrap_or(0).saturating_mul(1_000))
+    }
+}
+
 impl UnixMicros {
     /// The millisecond that this moment lies in.
     pub(crate) fn as_millis(self) -> UnixMillis {
@@ -21,6 +28,17 @@ impl UnixMicros {
 /// measured by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SteadyMillis(pub(crate) u64);
+
+impl SteadyMillis {
+    /// Microseconds from `now` until this moment, 0 when it is over.
+    pub(crate) fn micros_after(self, now: Self) -> u64 {
+        self.0.saturating_sub(now.0).saturating_mul(1_000)
+    }
+}
+
+/// The same clock in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SteadyMicros(pub(crate) u64);
 
 /// One moment on both clocks. Leases and tokens go by the wall clock, because they outlive the
 /// process and are compared with the deadlines of keys; waiting goes by the steady one, so that

@@ -184,10 +184,10 @@ impl WatchTable {
         self.due.remove(&(watch.due, key));
     }
 
-    /// Milliseconds until a lease is to be renewed; `None` when nothing is watched.
+    /// Microseconds until a lease is to be renewed; `None` when nothing is watched.
     pub(crate) fn next_wake(&self, now: SteadyMillis) -> Option<u64> {
         let (due, _) = self.due.first()?;
-        Some(due.0.saturating_sub(now.0))
+        Some(due.micros_after(now))
     }
 
     /// Takes out one of the watches for which something is to be done at `now`. The next renewal of
@@ -288,9 +288,9 @@ mod tests {
         table.watch(lock(1), ClientId(1), watch(3_000, 0, 10_000));
         table.watch(lock(2), ClientId(1), watch(3_000, 0, 10_000));
         table.note_lease(&lock(1), 300, SteadyMillis(50));
-        assert_eq!(table.next_wake(SteadyMillis(50)), Some(100));
+        assert_eq!(table.next_wake(SteadyMillis(50)), Some(100_000));
         table.note_lease(&lock(1), 9_000, SteadyMillis(50));
-        assert_eq!(table.next_wake(SteadyMillis(50)), Some(100));
+        assert_eq!(table.next_wake(SteadyMillis(50)), Some(100_000));
         let due = table.take_due(SteadyMillis(150));
         assert_eq!(due.map(|(found, ..)| found), Some(lock(1)));
         assert!(table.take_due(SteadyMillis(150)).is_none());
@@ -350,7 +350,7 @@ mod tests {
                 prop_assert_eq!(table.len(), list.len());
                 prop_assert_eq!(
                     table.next_wake(SteadyMillis(now)),
-                    list.iter().map(|entry| entry.2 - now).min()
+                    list.iter().map(|entry| (entry.2 - now) * 1_000).min()
                 );
             }
             for client in 0..4 {

@@ -1,6 +1,6 @@
 //! The one place where the clock is read.
 
-use crate::lock::time::{Now, SteadyMillis, UnixMicros};
+use crate::lock::time::{Now, SteadyMicros, SteadyMillis, UnixMicros};
 use lazy_static::lazy_static;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -24,4 +24,10 @@ pub(crate) fn clocks() -> Now {
         wall: wall_clock(),
         steady: SteadyMillis(u64::try_from(since_start.as_millis()).unwrap_or(u64::MAX)),
     }
+}
+
+/// The present moment on the steady clock.
+pub(crate) fn steady_clock() -> SteadyMicros {
+    let since_start = START.elapsed();
+    SteadyMicros(u64::try_from(since_start.as_micros()).unwrap_or(u64::MAX))
 }

@@ -31,7 +31,8 @@ impl Context<'_> {
     /// `None` for a null pointer.
     ///
     /// # Safety
-    /// `raw` is what the server passed to a callback, and the callback runs for `'c`.
+    /// `raw` is what the server passed to a callback, and the callback runs for `'c`; or it is a
+    /// context that the server made for this module, and not freed for `'c`.
     pub(super) unsafe fn from_raw(raw: *mut raw::RedisModuleCtx) -> Option<Self> {
         Some(Self {
             raw: NonNull::new(raw)?,

@@ -20,6 +20,7 @@ mod load;
 mod log;
 mod metadata;
 mod notify;
+mod precise;
 mod reply;
 mod state;
 mod string;

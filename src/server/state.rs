@@ -39,8 +39,8 @@ pub(crate) struct Module {
     pub(super) eviction: Eviction,
 }
 
-/// How often the alarm looks whether a pause is over, in milliseconds.
-const PAUSE_POLL_MS: u64 = 10;
+/// How often the alarm looks whether a pause is over, in microseconds.
+const PAUSE_POLL_US: u64 = 10_000;
 
 impl Default for Module {
     fn default() -> Self {
@@ -114,11 +114,11 @@ impl Module {
         // Nothing can be done for keys before a pause is over, and the server does not tell when
         // that is.
         let least = if Context::server_is_paused() {
-            PAUSE_POLL_MS
+            PAUSE_POLL_US
         } else {
             0
         };
-        self.alarm.set(ctx, now, wait.map(|wait| wait.max(least)));
+        self.alarm.set(ctx, wait.map(|wait| wait.max(least)));
     }
 
     /// Whether the module listens to something that it has no use for any more. The alarm ends

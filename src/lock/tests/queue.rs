@@ -465,7 +465,10 @@ proptest! {
             // Never late, and asleep for ever only when there is nothing to wait for.
             let wake = server.waits.next_wake(now);
             match model.next_event(wall, steady) {
-                Some(next) => prop_assert!(wake.is_some_and(|wake| wake <= next), "{wake:?} > {next}"),
+                Some(next) => {
+                    let next = next * 1_000;
+                    prop_assert!(wake.is_some_and(|wake| wake <= next), "{wake:?} > {next}");
+                }
                 None => prop_assert!(model.waiters.is_empty() || wake.is_none()),
             }
             for lock in 0..LOCKS {
