@@ -25,6 +25,8 @@ mod lifecycle;
 mod locking;
 mod metadata;
 mod observing;
+#[cfg(target_os = "linux")]
+mod precise;
 mod waiters;
 mod waiting;
 mod waking;

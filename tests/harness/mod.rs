@@ -8,6 +8,7 @@
 //! - [`Server::replication_stream`], [`Server::aof_commands`], [`Server::events`],
 //!   [`Server::snapshot`]: what a command wrote, and [`Server::witness`]: whether it wrote at all.
 //! - [`Server::leased`]: how long a lease a command gave.
+//! - `Server::timers`: which timers of the system a server has open, on Linux.
 
 mod aof;
 mod builder;
@@ -22,11 +23,16 @@ mod replication;
 mod reply;
 mod server;
 mod snapshot;
+#[cfg(target_os = "linux")]
+mod timers;
 mod valgrind;
 mod wait;
 mod witness;
 mod words;
 
+#[cfg(target_os = "linux")]
+#[allow(unused_imports, reason = "as above")]
+pub(crate) use self::timers::Timer;
 #[allow(
     unused_imports,
     reason = "what a test may name; most of it a test just receives"
