@@ -3,8 +3,10 @@
 use crate::lock::fence::Token;
 use crate::lock::lease::{MAX_TTL_MS, Ttl};
 use crate::lock::record::{MAX_OWNER_LEN, MAX_REQUEST_LEN, Owner, RequestId};
+use crate::lock::rules::Mode;
 use crate::server::{Arg, Args, Error, Printable, Timeout};
-use std::num::NonZeroU64;
+use std::collections::HashSet;
+use std::num::{NonZeroU32, NonZeroU64};
 use uuid::Uuid;
 
 /// How many lines a command shows that was not told.
@@ -84,6 +86,8 @@ pub(super) struct Options<'a> {
     pub(super) request: Option<RequestId<'a>>,
     pub(super) token: Option<Token>,
     pub(super) count: Option<usize>,
+    /// The mode that `SHARED` or `LIMIT` stands for.
+    pub(super) shared: Option<Mode>,
 }
 
 /// An option's word.
@@ -91,7 +95,9 @@ pub(super) struct Options<'a> {
 pub(super) enum Word {
     Block,
     Count,
+    Limit,
     Request,
+    Shared,
     Token,
     Watchdog,
 }
@@ -101,7 +107,9 @@ impl Word {
         match self {
             Self::Block => "BLOCK",
             Self::Count => "COUNT",
+            Self::Limit => "LIMIT",
             Self::Request => "REQID",
+            Self::Shared => "SHARED",
             Self::Token => "TOKEN",
             Self::Watchdog => "WATCHDOG",
         }
@@ -112,6 +120,8 @@ impl<'a> Options<'a> {
     /// Reads all that is left of the arguments.
     pub(super) fn parse(args: &mut Args<'a>, allowed: &[Word]) -> Result<Self, Error> {
         let mut options = Self::default();
+        let mut limit = None;
+        let mut is_shared = false;
         while let Some(arg) = args.next() {
             let word = allowed
                 .iter()
@@ -132,13 +142,19 @@ impl<'a> Options<'a> {
                     })?;
                     options.request.replace(id).is_some()
                 }
+                Word::Limit => limit.replace(limit_of(value()?)?).is_some(),
+                Word::Shared => std::mem::replace(&mut is_shared, true),
                 Word::Watchdog => std::mem::replace(&mut options.watchdog, true),
-                Word::Token => options.token.replace(token(value()?)?).is_some(),
+                Word::Token => options.token.replace(token(value()?, "TOKEN")?).is_some(),
             };
             if repeated {
                 return Err(Error::RepeatedOption(word.text()));
             }
         }
+        if is_shared && limit.is_some() {
+            return Err(Error::SharedAndLimit);
+        }
+        options.shared = (is_shared || limit.is_some()).then_some(Mode::Shared { limit });
         Ok(options)
     }
 }
@@ -162,16 +178,47 @@ fn count(bytes: &[u8]) -> Result<usize, Error> {
     usize::try_from(value).map_err(|_| Error::NotAnInteger("COUNT"))
 }
 
-/// A fencing token.
-fn token(bytes: &[u8]) -> Result<Token, Error> {
-    let value = integer(bytes).ok_or(Error::NotAnInteger("TOKEN"))?;
+/// The most holders that a shared lock may have.
+fn limit_of(bytes: &[u8]) -> Result<NonZeroU32, Error> {
+    let value = integer(bytes).ok_or(Error::NotAnInteger("LIMIT"))?;
     if value <= 0 {
-        return Err(Error::NotPositive("TOKEN"));
+        return Err(Error::NotPositive("LIMIT"));
+    }
+    u32::try_from(value)
+        .ok()
+        .and_then(NonZeroU32::new)
+        .ok_or(Error::NotAnInteger("LIMIT"))
+}
+
+/// A fencing token, as an option or as the argument of this name.
+pub(super) fn token(bytes: &[u8], name: &'static str) -> Result<Token, Error> {
+    let value = integer(bytes).ok_or(Error::NotAnInteger(name))?;
+    if value <= 0 {
+        return Err(Error::NotPositive(name));
     }
     u64::try_from(value)
         .ok()
         .and_then(Token::new)
-        .ok_or(Error::NotAnInteger("TOKEN"))
+        .ok_or(Error::NotAnInteger(name))
+}
+
+/// `numkeys key [key ...]`: several locks, none of them named twice.
+pub(super) fn keys<'a>(args: &mut Args<'a>) -> Result<Vec<Arg<'a>>, Error> {
+    let numkeys = integer(required(args)?.bytes()).ok_or(Error::NotAnInteger("numkeys"))?;
+    if numkeys <= 0 {
+        return Err(Error::NotPositive("numkeys"));
+    }
+    let numkeys = usize::try_from(numkeys).map_err(|_| Error::NotAnInteger("numkeys"))?;
+    // Nothing is allocated for keys that are not there.
+    if numkeys > args.len() {
+        return Err(Error::TooManyKeys);
+    }
+    let keys: Vec<Arg<'a>> = args.take(numkeys).collect();
+    let mut seen = HashSet::new();
+    match keys.iter().find(|key| !seen.insert(key.bytes())) {
+        Some(key) => Err(Error::RepeatedKey(Printable::new(key.bytes()))),
+        None => Ok(keys),
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::SINCE;
 use super::args::{DEFAULT_COUNT, Options, Word};
-use crate::server::{ArgKind, ArgSpec, Args, Command, Context, Error, Module, Reply, Spec};
+use crate::server::{ArgKind, ArgSpec, Args, Command, Context, Error, Keys, Module, Reply, Spec};
 use std::cmp::Reverse;
 
 /// Shows the locks that most clients wait for.
@@ -18,7 +18,7 @@ impl Command for Contended {
         flags: c"readonly",
         categories: "read slow",
         tips: Some(c"nondeterministic_output request_policy:all_shards response_policy:special"),
-        key: None,
+        keys: Keys::None,
         args: &[ArgSpec::option(c"COUNT", c"count", ArgKind::Integer)],
     };
 

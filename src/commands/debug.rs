@@ -6,7 +6,7 @@
 use super::SINCE;
 use super::args::{end, required};
 use crate::server::{
-    ArgKind, ArgSpec, Args, Command, Context, Error, Module, Printable, Reply, Spec,
+    ArgKind, ArgSpec, Args, Command, Context, Error, Keys, Module, Printable, Reply, Spec,
 };
 
 /// Fails on purpose.
@@ -22,7 +22,7 @@ impl Command for Debug {
         flags: c"admin",
         categories: "admin dangerous",
         tips: None,
-        key: None,
+        keys: Keys::None,
         args: &[ArgSpec::new(c"subcommand", ArgKind::Text)],
     };
 

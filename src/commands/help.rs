@@ -3,7 +3,7 @@
 use super::SINCE;
 use super::args::end;
 use crate::COMMANDS;
-use crate::server::{Args, Command, Context, Error, Module, Reply, Spec};
+use crate::server::{Args, Command, Context, Error, Keys, Module, Reply, Spec};
 
 /// Lists the commands.
 pub(crate) struct Help;
@@ -18,7 +18,7 @@ impl Command for Help {
         flags: c"readonly fast allow-loading allow-stale",
         categories: "read fast",
         tips: None,
-        key: None,
+        keys: Keys::None,
         args: &[],
     };
 

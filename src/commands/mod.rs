@@ -5,8 +5,12 @@ mod args;
 pub(crate) mod contended;
 #[cfg(debug_assertions)]
 pub(crate) mod debug;
+pub(crate) mod guard;
 pub(crate) mod help;
 pub(crate) mod info;
+pub(crate) mod macquire;
+pub(crate) mod mrelease;
+pub(crate) mod mrenew;
 pub(crate) mod queue;
 pub(crate) mod racquire;
 pub(crate) mod release;

@@ -2,8 +2,12 @@
 
 use super::SINCE;
 use super::args::{DEFAULT_COUNT, Options, Word, required};
+use crate::lock::queue::Waiter;
+use crate::lock::rules::Mode;
+use crate::lock::time::SteadyMillis;
 use crate::server::{
-    ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, Module, Reply, Spec, clocks,
+    ArgKind, ArgSpec, Args, Blocked, Command, Context, Error, KeyUse, Keys, Module, Reply, Spec,
+    clocks,
 };
 
 /// Shows who waits for a lock, in the order in which they will be granted.
@@ -19,7 +23,7 @@ impl Command for Queue {
         flags: c"readonly",
         categories: "read slow",
         tips: Some(c"nondeterministic_output"),
-        key: Some(KeyUse::Read),
+        keys: Keys::First(KeyUse::Read),
         args: &[
             ArgSpec::new(c"key", ArgKind::Key),
             ArgSpec::option(c"COUNT", c"count", ArgKind::Integer),
@@ -31,27 +35,35 @@ impl Command for Queue {
         let options = Options::parse(&mut args, &[Word::Count])?;
 
         let now = clocks().steady;
-        let line = |owner: &[u8], client: u64, waited: u64| {
-            Reply::Map(vec![
-                (Reply::Word("owner"), Reply::Bulk(owner.to_vec())),
-                (Reply::Word("client-id"), Reply::unsigned(client)),
-                (Reply::Word("waited"), Reply::unsigned(waited)),
-                (Reply::Word("mode"), Reply::Word("exclusive")),
-            ])
-        };
         Ok(Reply::Array(
             module
                 .waits
                 .queue_of(ctx.db(), key)
                 .take(options.count.unwrap_or(DEFAULT_COUNT))
-                .map(|waiter| {
-                    line(
-                        waiter.owner.as_owner().bytes(),
-                        waiter.client.client_id.0,
-                        now.0.saturating_sub(waiter.since.0),
-                    )
-                })
+                .map(|waiter| describe(waiter, now))
                 .collect(),
         ))
     }
+}
+
+/// The line of one waiter.
+fn describe(waiter: &Waiter<Blocked>, now: SteadyMillis) -> Reply {
+    let owner = waiter.owner.as_owner().bytes().to_vec();
+    let waited = now.0.saturating_sub(waiter.since.0);
+    let (mode, limit) = match waiter.mode {
+        Mode::Exclusive { .. } => ("exclusive", None),
+        Mode::Shared { limit: None } => ("shared", None),
+        Mode::Shared { limit } => ("limit", limit),
+    };
+    let limit = limit.map_or(Reply::Nil, |limit| Reply::Integer(limit.get().into()));
+    Reply::Map(vec![
+        (Reply::Word("owner"), Reply::Bulk(owner)),
+        (
+            Reply::Word("client-id"),
+            Reply::unsigned(waiter.client.client_id.0),
+        ),
+        (Reply::Word("waited"), Reply::unsigned(waited)),
+        (Reply::Word("mode"), Reply::Word(mode)),
+        (Reply::Word("limit"), limit),
+    ])
 }

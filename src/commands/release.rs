@@ -2,10 +2,12 @@
 
 use super::SINCE;
 use super::args::{Options, Word, owner, required};
-use crate::lock::rules::{self, Released, Remainder};
+use crate::lock::fence::Token;
+use crate::lock::record::Owner;
+use crate::lock::rules::{self, Asker, Released};
 use crate::server::{
-    ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, LockEvent, Module, Reply, Spec, free,
-    open,
+    ArgKind, ArgSpec, Args, Command, Context, Error, Key, KeyUse, Keys, LockEvent, Module, Reply,
+    Spec, end_hold, open,
 };
 
 /// Ends one hold of the owner's.
@@ -15,13 +17,13 @@ impl Command for Release {
     const SPEC: &'static Spec = &Spec {
         name: c"LOCK.RELEASE",
         summary: c"Ends one hold of an owner; the lock is free after the last one",
-        complexity: c"O(1)",
+        complexity: c"O(1), or O(log N) for a share, N being the number of holders",
         since: SINCE,
         arity: -3,
         flags: c"write fast",
         categories: "write fast",
         tips: None,
-        key: Some(KeyUse::Delete),
+        keys: Keys::First(KeyUse::Delete),
         args: &[
             ArgSpec::new(c"key", ArgKind::Key),
             ArgSpec::new(c"owner", ArgKind::Text),
@@ -35,27 +37,35 @@ impl Command for Release {
         let options = Options::parse(&mut args, &[Word::Token])?;
 
         let mut key = open(ctx, module, key);
-        let hold = key.hold(&mut module.fence)?;
-        let decision = rules::release(hold.as_ref(), owner, options.token);
-        drop(hold);
-        let remainder = match decision {
-            Released::Ended(remainder) => remainder,
-            Released::NotYours => {
-                module.stats.stale_releases += 1;
-                return Ok(Reply::NOT_YOURS);
-            }
-            Released::NoLock => {
-                module.stats.stale_releases += 1;
-                return Ok(Reply::NO_LOCK);
-            }
-        };
-        module.stats.releases += 1;
-        key.notify(LockEvent::Released);
-        match remainder {
-            Remainder::Free => free(ctx, module, &mut key),
-            Remainder::Record(put) => key.put(&put),
-            Remainder::HashCount(holds) => key.set_hash_count(owner.bytes(), holds),
+        release(ctx, module, &mut key, owner, options.token)
+    }
+}
+
+/// Ends one hold of the lock of an open key.
+pub(super) fn release(
+    ctx: Context<'_>,
+    module: &mut Module,
+    key: &mut Key<'_>,
+    owner: Owner<'_>,
+    token: Option<Token>,
+) -> Result<Reply, Error> {
+    let state = key.state(Asker::of(owner), &mut module.fence)?;
+    let decision = rules::release(&state, owner, token);
+    drop(state);
+    match decision {
+        Released::Ended(token, remainder) => {
+            module.stats.releases += 1;
+            key.notify(LockEvent::Released);
+            end_hold(ctx, module, key, owner, token, remainder);
+            Ok(Reply::DONE)
         }
-        Ok(Reply::DONE)
+        Released::NotYours => {
+            module.stats.stale_releases += 1;
+            Ok(Reply::NOT_YOURS)
+        }
+        Released::NoLock => {
+            module.stats.stale_releases += 1;
+            Ok(Reply::NO_LOCK)
+        }
     }
 }

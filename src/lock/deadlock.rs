@@ -1,64 +1,247 @@
 //! Deadlocks: owners that wait for one another in a circle.
 //!
-//! An owner that waits for a lock waits for whoever holds it. A request that would close a circle
-//! of such waits can only end by a lease lapsing, so it is told at once and does not wait.
+//! An owner that waits for a lock waits for those who hold it, and for those who stand before it in
+//! the queue. A request that would close a circle of such waits can only end by a lease lapsing, so
+//! it is told at once and does not wait.
 //!
-//! Owners are the nodes, whatever connections they use: an owner should be one thread of work.
+//! Owners are the nodes, whatever connections they use: an owner should be one thread of work. An
+//! owner is stuck when it waits for the asker, or for somebody who is stuck. A request is a deadlock
+//! when those who are stuck are enough to keep it from its lock for ever:
+//!
+//! * of those who hold it, any one, if the lock or the request is exclusive; of permits with a limit
+//!   of n, as many as n, since with fewer there will be room ([`WaitTable::stuck_behind`]);
+//! * of those who stand before it, any one that wants several locks. The others wait for the same
+//!   holders, so nothing is found by following them.
+//!
+//! What is reported is a deadlock, given what the queues and keys say. Not every deadlock is
+//! reported: one that comes about by a grant, and not by a request, is not looked for.
 
-use super::queue::{LockName, WaitTable};
+use super::queue::{LockName, Ticket, WaitTable};
 use super::record::{Owner, OwnerBuf};
-use std::collections::BTreeSet;
+use super::rules::Mode;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::iter;
 
 /// One step of a circle: `owner` waits for `lock`, which the owner of the next step holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) owner: OwnerBuf,
     pub(crate) lock: LockName,
+    /// Whether the owner of the next step does not hold the lock but stands before this one.
+    pub(crate) is_behind: bool,
 }
 
-/// The circle that `asker` would close by waiting for `lock`, from its own wait on; `None` when
-/// there is none. `holder_of` says who holds a lock.
+/// Who holds a lock.
+pub(crate) enum Holders {
+    Nobody,
+    /// One owner, alone.
+    One(OwnerBuf),
+    /// About so many owners, side by side.
+    Sharing(usize),
+}
+
+/// What the keys of locks say.
+pub(crate) trait Keys {
+    /// Who holds a lock.
+    fn holders(&mut self, lock: &LockName) -> Holders;
+
+    /// Those of `owners` that have a share of a lock.
+    fn sharing_among<'a>(
+        &mut self,
+        lock: &LockName,
+        owners: &mut dyn Iterator<Item = &'a OwnerBuf>,
+    ) -> Vec<OwnerBuf>;
+
+    /// All that have a share of a lock.
+    fn sharing(&mut self, lock: &LockName) -> Vec<OwnerBuf>;
+}
+
+/// One wait of one owner that is yet to be looked at.
+struct Wait {
+    owner: OwnerBuf,
+    /// The number of the owner.
+    node: usize,
+    lock: LockName,
+    /// Its place in the queue; `None`: it is about to get one at the end.
+    place: Option<Ticket>,
+    mode: Mode,
+}
+
+/// That one owner waits for others.
+struct Edge {
+    /// The number of the one who waits.
+    from: usize,
+    step: Step,
+    /// How many of the others have to be stuck for it to be stuck.
+    needed: usize,
+    /// The last of those that were found to be stuck.
+    stuck: Option<usize>,
+}
+
+/// Owners that can be reached from the asker, by numbers.
+#[derive(Default)]
+struct Graph {
+    numbers: HashMap<OwnerBuf, usize>,
+    edges: Vec<Edge>,
+    /// For each owner, the edges to it.
+    edges_to: Vec<Vec<usize>>,
+}
+
+/// The number of the asker.
+const ASKER: usize = 0;
+
+impl Graph {
+    /// The number of an owner, and whether it is a new one.
+    fn number(&mut self, owner: &OwnerBuf) -> (usize, bool) {
+        let next = self.numbers.len();
+        let number = *self.numbers.entry(owner.clone()).or_insert(next);
+        if number == next {
+            self.edges_to.push(Vec::new());
+        }
+        (number, number == next)
+    }
+
+    /// The shortest of the circles through the asker that are found first.
+    ///
+    /// The asker counts as stuck; then so does each owner that has enough stuck ones to wait for.
+    fn circle(mut self) -> Option<Vec<Step>> {
+        // The edge by which each owner came to be stuck.
+        let mut stuck_by: HashMap<usize, usize> = HashMap::new();
+        let mut found = VecDeque::from([ASKER]);
+        while let Some(node) = found.pop_front() {
+            for index in std::mem::take(self.edges_to.get_mut(node)?) {
+                let edge = self.edges.get_mut(index)?;
+                if edge.needed == 0 {
+                    continue;
+                }
+                edge.stuck = Some(node);
+                edge.needed -= 1;
+                if edge.needed > 0 {
+                    continue;
+                }
+                if edge.from == ASKER {
+                    return self.path(index, &stuck_by);
+                }
+                if let Entry::Vacant(entry) = stuck_by.entry(edge.from) {
+                    entry.insert(index);
+                    found.push_back(edge.from);
+                }
+            }
+        }
+        None
+    }
+
+    /// The steps from an edge of the asker back to the asker.
+    fn path(&self, first: usize, stuck_by: &HashMap<usize, usize>) -> Option<Vec<Step>> {
+        let mut path = Vec::new();
+        let mut edge = self.edges.get(first)?;
+        loop {
+            path.push(edge.step.clone());
+            match edge.stuck? {
+                ASKER => return Some(path),
+                node => edge = self.edges.get(*stuck_by.get(&node)?)?,
+            }
+        }
+    }
+}
+
+/// The circle that `asker` would close by waiting for `locks`, from its own wait on; `None` when
+/// there is none.
 ///
-/// O(w) in the waits of the owners that can be reached, which is usually none: a holder seldom
-/// waits.
+/// O(w) in the waits that can be reached from the holders, which are usually none: a holder seldom
+/// waits. For a lock that is shared, also O(min(h, v)), h being its holders and v the waits for all
+/// other locks.
 pub(crate) fn circle<C>(
     table: &WaitTable<C>,
     asker: Owner<'_>,
-    lock: LockName,
-    mut holder_of: impl FnMut(&LockName) -> Option<OwnerBuf>,
+    locks: &[LockName],
+    mode: Mode,
+    keys: &mut impl Keys,
 ) -> Option<Vec<Step>> {
-    // Each entry of the path is a wait whose lock is yet to be followed, with the length of the
-    // path that leads to it: a depth-first search without recursion.
-    let mut pending = vec![(
-        0,
-        Step {
-            owner: OwnerBuf::from(asker),
-            lock,
-        },
-    )];
-    let mut path = Vec::new();
-    let mut seen = BTreeSet::new();
-    while let Some((depth, wait)) = pending.pop() {
-        path.truncate(depth);
-        let holder = holder_of(&wait.lock);
-        path.push(wait);
-        let Some(holder) = holder else {
-            continue;
-        };
-        if holder.as_owner() == asker {
-            return Some(path);
-        }
-        if seen.insert(holder.clone()) {
-            pending.extend(table.waits_of(&holder).map(|lock| {
-                (
-                    path.len(),
-                    Step {
-                        owner: holder.clone(),
-                        lock: lock.clone(),
-                    },
-                )
-            }));
+    let asker = OwnerBuf::from(asker);
+    let mut graph = Graph::default();
+    graph.number(&asker);
+    let mut pending: Vec<Wait> = locks
+        .iter()
+        .map(|lock| Wait {
+            owner: asker.clone(),
+            node: ASKER,
+            lock: lock.clone(),
+            place: None,
+            mode,
+        })
+        .collect();
+    while let Some(wait) = pending.pop() {
+        let (needed, holders) = stuck_holders(table, &asker, &wait, keys);
+        let ahead: Vec<OwnerBuf> = table
+            .several_before(&wait.lock, wait.place)
+            .filter(|owner| **owner != wait.owner)
+            .cloned()
+            .collect();
+        for (is_behind, needed, owners) in [(false, needed, holders), (true, 1, ahead)] {
+            let index = graph.edges.len();
+            graph.edges.push(Edge {
+                from: wait.node,
+                step: Step {
+                    owner: wait.owner.clone(),
+                    lock: wait.lock.clone(),
+                    is_behind,
+                },
+                needed,
+                stuck: None,
+            });
+            for owner in owners {
+                let (node, is_new) = graph.number(&owner);
+                if let Some(edges) = graph.edges_to.get_mut(node) {
+                    edges.push(index);
+                }
+                if is_new {
+                    pending.extend(table.waits_of(&owner).filter_map(|(lock, place)| {
+                        Some(Wait {
+                            owner: owner.clone(),
+                            node,
+                            lock: lock.clone(),
+                            place: Some(place),
+                            mode: table.mode_of(place)?,
+                        })
+                    }));
+                }
+            }
         }
     }
-    None
+    graph.circle()
+}
+
+/// Those who hold a lock that somebody waits for, as far as they could be stuck, and how many of
+/// them have to be.
+fn stuck_holders<C>(
+    table: &WaitTable<C>,
+    asker: &OwnerBuf,
+    wait: &Wait,
+    keys: &mut impl Keys,
+) -> (usize, Vec<OwnerBuf>) {
+    let lock = &wait.lock;
+    match keys.holders(lock) {
+        Holders::Nobody => (1, Vec::new()),
+        Holders::One(owner) => (1, vec![owner]),
+        Holders::Sharing(count) => {
+            let mut sharing = keys.sharing_among(lock, &mut iter::once(asker));
+            if !sharing.is_empty() && wait.owner == *asker {
+                // It waits for its own share, whatever others do.
+                return (1, sharing);
+            }
+            if table.places_elsewhere(lock) <= count {
+                sharing.extend(keys.sharing_among(
+                    lock,
+                    &mut table.owners_elsewhere(lock).filter(|owner| *owner != asker),
+                ));
+            } else {
+                sharing.extend(keys.sharing(lock).into_iter().filter(|owner| {
+                    owner != asker && table.waits_of(owner).any(|(other, _)| other != lock)
+                }));
+            }
+            (table.stuck_behind(lock, wait.mode), sharing)
+        }
+    }
 }

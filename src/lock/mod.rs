@@ -7,6 +7,7 @@ pub(crate) mod lease;
 pub(crate) mod queue;
 pub(crate) mod record;
 pub(crate) mod rules;
+pub(crate) mod share;
 pub(crate) mod stats;
 pub(crate) mod time;
 pub(crate) mod watchdog;

@@ -2,23 +2,30 @@
 //!
 //! A request that finds its lock held [joins](WaitTable::join) the queue of that lock in the same
 //! step. Whoever changes the lock's key then [settles](WaitTable::settle) the queue with what the
-//! key holds: when that is nothing, the head of the queue is granted, and its record is the next
-//! value of the key. So a lock is never free while somebody waits for it, nobody overtakes, and
+//! key says, again and again until nobody more is granted: the head of the queue gets the lock as
+//! soon as it may have it, and what it gets is the next value of the key. So nobody overtakes, and
 //! there is no wake-up that could be lost.
+//!
+//! A request for several locks stands in all their queues with one ticket. It is granted when it is
+//! the head of each of them and all the locks are free; until then it holds none. Only for its sake
+//! can a lock be free while somebody waits for it.
 //!
 //! A waiter leaves by its [`Ticket`], whatever the reason, or when its time is over. The table
 //! says when it has to be looked at [next](WaitTable::next_wake): a lapsed lease, a wait whose
-//! time is over, or a key that was [marked](WaitTable::mark) because somebody else changed it.
+//! time is over, or a key that was [marked](WaitTable::mark) because somebody else changed it, or
+//! because the head of its queue has left.
 //!
-//! Every operation is O(log n) in the number of waiters; a hand-over also looks at each request of
-//! the new holder that waits for the same lock.
+//! Every operation is O(log n) in the number of waiters, times the number of locks that the waiter
+//! wants; a hand-over also looks at each request of the new holder that waits for the same lock.
 
 use super::fence::{Fence, Token};
 use super::lease::{Deadline, Ttl};
 use super::record::{OwnerBuf, RequestIdBuf};
-use super::rules::{Acquire, Acquired, Hold, Put, acquire};
+use super::rules::{Acquire, Acquired, Hold, LockState, Mode, Write, acquire, grant_under};
 use super::time::{Now, SteadyMillis, UnixMicros, UnixMillis};
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::NonZeroU32;
 use std::rc::Rc;
 
 /// Which lock: the number of its database, and its key. Clones share the key's bytes.
@@ -28,7 +35,10 @@ pub(crate) struct LockName {
     pub(crate) key: Rc<[u8]>,
 }
 
-/// A place in a queue. Tickets are numbered in the order of arrival and never used again.
+/// The locks of one request: nearly always one.
+pub(crate) type Locks = SmallVec<[LockName; 1]>;
+
+/// A place in the queues. Tickets are numbered in the order of arrival and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ticket(u64);
 
@@ -38,7 +48,7 @@ pub(crate) struct Waiter<C> {
     pub(crate) owner: OwnerBuf,
     pub(crate) ttl: Ttl,
     pub(crate) request: Option<RequestIdBuf>,
-    pub(crate) reentrant: bool,
+    pub(crate) mode: Mode,
     /// Whether the watchdog is to renew the lease once it is granted.
     pub(crate) watch: bool,
     /// When it began to wait.
@@ -50,24 +60,34 @@ pub(crate) struct Waiter<C> {
 
 impl<C> Waiter<C> {
     /// What it asked for. The lease counts from the grant.
-    fn asked(&self) -> Acquire<'_> {
+    pub(crate) fn asked(&self) -> Acquire<'_> {
         Acquire {
             owner: self.owner.as_owner(),
             ttl: self.ttl,
             request: self.request.as_ref().map(RequestIdBuf::as_request),
-            reentrant: self.reentrant,
+            mode: self.mode,
         }
     }
 }
 
-/// The waiters of one lock, in order of arrival.
+/// A waiter and where it stands.
 #[derive(Debug)]
-struct Queue<C> {
-    waiters: BTreeMap<Ticket, Waiter<C>>,
-    /// The deadline of the present holder, as far as it is known.
+struct Entry<C> {
+    waiter: Waiter<C>,
+    locks: Locks,
+}
+
+/// Those who wait for one lock.
+#[derive(Debug, Default)]
+struct Queue {
+    /// All of them, in order of arrival.
+    tickets: BTreeSet<Ticket>,
+    /// Those of them that want other locks too.
+    several: BTreeSet<Ticket>,
+    /// When a present hold lapses next, as far as it is known.
     deadline: Option<Deadline>,
-    /// When this lock is looked at next. Never after its holder's deadline as far as that is
-    /// known; it may be before it, since a renewal does not move it.
+    /// When this lock is looked at next. Never after that deadline; it may be before it, since a
+    /// renewal does not move it.
     recheck_after: Option<Deadline>,
 }
 
@@ -87,15 +107,37 @@ pub(crate) enum Full {
     PerLock,
 }
 
-/// A free lock passed to whoever stood first.
+/// What came of looking at a lock that somebody may wait for.
+#[derive(Debug)]
+pub(crate) enum Settled<C> {
+    /// Nobody is granted now: nobody waits, or the head of the queue has to wait on.
+    Waiting,
+    /// The head of the queue is granted. Look again: the next one may be, too.
+    Passed(HandOver<C>),
+    /// The head of the queue wants these locks, the one that was looked at among them, and is the
+    /// head of each queue. If the others are free as well, it is to be
+    /// [granted](WaitTable::pass_all).
+    Several(Ticket, Locks),
+}
+
+/// A lock, or several, passed to whoever stood first.
 #[derive(Debug)]
 pub(crate) struct HandOver<C> {
-    /// The record of the new holder.
-    pub(crate) put: Put,
-    /// Those who hold the lock by it: the head of the queue, and requests of the same owner that
-    /// are a re-entry or a repetition now. Never empty.
+    pub(crate) token: Token,
+    /// What is granted: one lock, or all that the new holder asked for.
+    pub(crate) locks: SmallVec<[Passed; 1]>,
+    /// Those who hold by it: the head of the queue, and requests of the same owner that are a
+    /// re-entry or a repetition now. Never empty.
     pub(crate) granted: Vec<Granted<C>>,
-    /// Whether the lock was free because the lease of its last holder had lapsed.
+}
+
+/// One lock that is passed on.
+#[derive(Debug)]
+pub(crate) struct Passed {
+    pub(crate) name: LockName,
+    /// What makes the new holder one.
+    pub(crate) write: Write,
+    /// Whether there was room because a lease had lapsed.
     pub(crate) after_expiry: bool,
 }
 
@@ -103,7 +145,7 @@ pub(crate) struct HandOver<C> {
 #[derive(Debug)]
 pub(crate) struct Granted<C> {
     pub(crate) waiter: Waiter<C>,
-    pub(crate) token: Token,
+    pub(crate) locks: Locks,
     /// Which of the owner's holds it has, from 0 on in the order in which they were granted. A
     /// request that was sent twice has one hold for both.
     pub(crate) hold: usize,
@@ -116,10 +158,9 @@ pub(crate) struct NoTokenLeft;
 /// All that wait on this server.
 #[derive(Debug)]
 pub(crate) struct WaitTable<C> {
-    queues: BTreeMap<i32, HashMap<Rc<[u8]>, Queue<C>>>,
-    /// Where each ticket stands.
-    places: HashMap<Ticket, LockName>,
-    /// The same places, to be found by who waits there.
+    waiters: HashMap<Ticket, Entry<C>>,
+    queues: BTreeMap<i32, HashMap<Rc<[u8]>, Queue>>,
+    /// All places in queues, to be found by who waits there.
     owners: BTreeSet<(OwnerBuf, LockName, Ticket)>,
     /// After which moment each lock is looked at.
     rechecks: BTreeSet<(Deadline, LockName)>,
@@ -133,8 +174,8 @@ pub(crate) struct WaitTable<C> {
 impl<C> Default for WaitTable<C> {
     fn default() -> Self {
         Self {
+            waiters: HashMap::new(),
             queues: BTreeMap::new(),
-            places: HashMap::new(),
             owners: BTreeSet::new(),
             rechecks: BTreeSet::new(),
             timeouts: BTreeSet::new(),
@@ -147,7 +188,7 @@ impl<C> Default for WaitTable<C> {
 impl<C> WaitTable<C> {
     /// Whether nobody waits for anything.
     pub(crate) fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.waiters.is_empty()
     }
 
     /// The full name of a lock that somebody waits for.
@@ -159,9 +200,9 @@ impl<C> WaitTable<C> {
         })
     }
 
-    /// How many wait on this server.
+    /// How many wait on this server. One that wants several locks is one.
     pub(crate) fn len(&self) -> usize {
-        self.places.len()
+        self.waiters.len()
     }
 
     /// How many locks somebody waits for.
@@ -171,14 +212,20 @@ impl<C> WaitTable<C> {
 
     /// How many wait for a lock.
     pub(crate) fn waiting_for(&self, db: i32, key: &[u8]) -> usize {
-        self.queue(db, key).map_or(0, |queue| queue.waiters.len())
+        self.queue(db, key).map_or(0, |queue| queue.tickets.len())
     }
 
     /// Those who wait for a lock, in the order in which they will be granted.
     pub(crate) fn queue_of(&self, db: i32, key: &[u8]) -> impl Iterator<Item = &Waiter<C>> {
         self.queue(db, key)
             .into_iter()
-            .flat_map(|queue| queue.waiters.values())
+            .flat_map(|queue| &queue.tickets)
+            .filter_map(|ticket| Some(&self.waiters.get(ticket)?.waiter))
+    }
+
+    /// Who stands first in the queue of a lock.
+    pub(crate) fn head(&self, name: &LockName) -> Option<&Waiter<C>> {
+        self.queue_of(name.db, &name.key).next()
     }
 
     /// The locks of a database that somebody waits for, and how many do.
@@ -187,11 +234,11 @@ impl<C> WaitTable<C> {
             .get(&db)
             .into_iter()
             .flatten()
-            .map(|(key, queue)| (&**key, queue.waiters.len()))
+            .map(|(key, queue)| (&**key, queue.tickets.len()))
     }
 
-    /// The locks that an owner waits for.
-    pub(crate) fn waits_of(&self, owner: &OwnerBuf) -> impl Iterator<Item = &LockName> {
+    /// The locks that an owner waits for, and the place it has in each queue.
+    pub(crate) fn waits_of(&self, owner: &OwnerBuf) -> impl Iterator<Item = (&LockName, Ticket)> {
         let first = LockName {
             db: i32::MIN,
             key: Rc::from([]),
@@ -199,78 +246,172 @@ impl<C> WaitTable<C> {
         self.owners
             .range((owner.clone(), first, Ticket(0))..)
             .take_while(move |(other, _, _)| other == owner)
-            .map(|(_, lock, _)| lock)
+            .map(|(_, lock, ticket)| (lock, *ticket))
     }
 
-    fn queue(&self, db: i32, key: &[u8]) -> Option<&Queue<C>> {
+    /// How many places there are in the queues of all locks but one.
+    pub(crate) fn places_elsewhere(&self, name: &LockName) -> usize {
+        self.owners
+            .len()
+            .saturating_sub(self.waiting_for(name.db, &name.key))
+    }
+
+    /// The owners that wait for any lock but one, each once.
+    pub(crate) fn owners_elsewhere(&self, name: &LockName) -> impl Iterator<Item = &OwnerBuf> {
+        let mut last = None;
+        self.owners
+            .iter()
+            .filter(move |(_, lock, _)| lock != name)
+            .map(|(owner, _, _)| owner)
+            .filter(move |owner| last.replace(*owner) != Some(*owner))
+    }
+
+    /// The owners of the requests for several locks that stand before a place in a queue; `None`:
+    /// before a place at its end.
+    pub(crate) fn several_before(
+        &self,
+        name: &LockName,
+        place: Option<Ticket>,
+    ) -> impl Iterator<Item = &OwnerBuf> {
+        let end = place.unwrap_or(Ticket(u64::MAX));
+        self.queue(name.db, &name.key)
+            .into_iter()
+            .flat_map(move |queue| queue.several.range(..end))
+            .filter_map(|ticket| Some(&self.waiters.get(ticket)?.waiter.owner))
+    }
+
+    /// How many of those who share a lock have to be stuck for a request of this `mode` to be stuck
+    /// behind them: a request for the lock alone waits for each of them, and one with a limit only
+    /// for so many that there is room. What the head of the queue waits for, everybody does.
+    pub(crate) fn stuck_behind(&self, name: &LockName, mode: Mode) -> usize {
+        let by = |mode| match mode {
+            Mode::Exclusive { .. } => 1,
+            Mode::Shared { limit } => limit
+                .map(NonZeroU32::get)
+                .and_then(|limit| usize::try_from(limit).ok())
+                .unwrap_or(usize::MAX),
+        };
+        self.head(name)
+            .map_or(usize::MAX, |head| by(head.mode))
+            .min(by(mode))
+    }
+
+    /// How a waiter wants to hold the lock.
+    pub(crate) fn mode_of(&self, ticket: Ticket) -> Option<Mode> {
+        Some(self.waiters.get(&ticket)?.waiter.mode)
+    }
+
+    fn queue(&self, db: i32, key: &[u8]) -> Option<&Queue> {
         self.queues.get(&db)?.get(key)
     }
 
-    fn queue_mut(&mut self, name: &LockName) -> Option<&mut Queue<C>> {
+    fn queue_mut(&mut self, name: &LockName) -> Option<&mut Queue> {
         self.queues.get_mut(&name.db)?.get_mut(&name.key)
     }
 
-    /// Whether one more may wait for a lock.
-    pub(crate) fn check_room(&self, db: i32, key: &[u8], limits: Limits) -> Result<(), Full> {
-        if self.places.len() >= limits.total {
+    /// Whether one more may wait on this server, for all of these locks.
+    pub(crate) fn check_room(&self, locks: &[LockName], limits: Limits) -> Result<(), Full> {
+        if self.waiters.len() >= limits.total {
             Err(Full::Total)
-        } else if self.waiting_for(db, key) >= limits.per_lock {
+        } else if locks
+            .iter()
+            .any(|lock| self.waiting_for(lock.db, &lock.key) >= limits.per_lock)
+        {
             Err(Full::PerLock)
         } else {
             Ok(())
         }
     }
 
-    /// Puts a request at the end of a lock's queue. `deadline` is that of the present holder.
+    /// Puts a request at the end of the queue of each of its locks. With each lock comes the moment
+    /// when a present hold of it lapses next.
     pub(crate) fn join(
         &mut self,
-        db: i32,
-        key: &[u8],
-        deadline: Option<Deadline>,
+        locks: impl IntoIterator<Item = (LockName, Option<Deadline>)>,
         waiter: Waiter<C>,
     ) -> Ticket {
-        let name = self.name(db, key).unwrap_or_else(|| LockName {
-            db,
-            key: key.into(),
-        });
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        self.places.insert(ticket, name.clone());
-        self.owners
-            .insert((waiter.owner.clone(), name.clone(), ticket));
+        let mut names = Locks::new();
+        for (name, deadline) in locks {
+            // The bytes of a key are kept once.
+            let name = self.name(name.db, &name.key).unwrap_or(name);
+            self.owners
+                .insert((waiter.owner.clone(), name.clone(), ticket));
+            self.queues
+                .entry(name.db)
+                .or_default()
+                .entry(Rc::clone(&name.key))
+                .or_default()
+                .tickets
+                .insert(ticket);
+            self.note_deadline(&name, deadline);
+            names.push(name);
+        }
+        if names.len() > 1 {
+            for name in &names {
+                if let Some(queue) = self.queue_mut(name) {
+                    queue.several.insert(ticket);
+                }
+            }
+        }
         if let Some(until) = waiter.until {
             self.timeouts.insert((until, ticket));
         }
-        self.queues
-            .entry(db)
-            .or_default()
-            .entry(Rc::clone(&name.key))
-            .or_insert_with(|| Queue {
-                waiters: BTreeMap::new(),
-                deadline: None,
-                recheck_after: None,
-            })
-            .waiters
-            .insert(ticket, waiter);
-        self.note_deadline(&name, deadline);
+        self.waiters.insert(
+            ticket,
+            Entry {
+                waiter,
+                locks: names,
+            },
+        );
         ticket
     }
 
-    /// Takes a waiter out of its queue, wherever it stands. `None` when it waits no longer.
+    /// Takes a waiter out of its queues, wherever it stands. `None` when it waits no longer.
+    ///
+    /// Who stood behind it may be granted now: the lock is marked to be looked at.
     pub(crate) fn leave(&mut self, ticket: Ticket) -> Option<Waiter<C>> {
-        let name = self.places.remove(&ticket)?;
-        let queue = self.queue_mut(&name)?;
-        let waiter = queue.waiters.remove(&ticket)?;
-        let is_last = queue.waiters.is_empty();
-        self.owners
-            .remove(&(waiter.owner.clone(), name.clone(), ticket));
-        if let Some(until) = waiter.until {
+        let locks = self.waiters.get(&ticket)?.locks.clone();
+        let headed = locks
+            .into_iter()
+            .filter(|lock| self.is_head(lock, ticket))
+            .collect::<Locks>();
+        let entry = self.remove(ticket)?;
+        self.marked.extend(
+            headed
+                .into_iter()
+                .filter(|lock| self.queue(lock.db, &lock.key).is_some())
+                .collect::<Locks>(),
+        );
+        Some(entry.waiter)
+    }
+
+    /// Whether a ticket is the first in the queue of a lock.
+    fn is_head(&self, name: &LockName, ticket: Ticket) -> bool {
+        self.queue(name.db, &name.key)
+            .is_some_and(|queue| queue.tickets.first() == Some(&ticket))
+    }
+
+    /// Takes a waiter out of its queues.
+    fn remove(&mut self, ticket: Ticket) -> Option<Entry<C>> {
+        let entry = self.waiters.remove(&ticket)?;
+        for name in &entry.locks {
+            self.owners
+                .remove(&(entry.waiter.owner.clone(), name.clone(), ticket));
+            let Some(queue) = self.queue_mut(name) else {
+                continue;
+            };
+            queue.tickets.remove(&ticket);
+            queue.several.remove(&ticket);
+            if queue.tickets.is_empty() {
+                self.forget(name);
+            }
+        }
+        if let Some(until) = entry.waiter.until {
             self.timeouts.remove(&(until, ticket));
         }
-        if is_last {
-            self.forget(&name);
-        }
-        Some(waiter)
+        Some(entry)
     }
 
     /// Gives up the queue of a lock: all its waiters leave, in order.
@@ -278,7 +419,7 @@ impl<C> WaitTable<C> {
         let tickets: Vec<Ticket> = self
             .queue(name.db, &name.key)
             .into_iter()
-            .flat_map(|queue| queue.waiters.keys().copied())
+            .flat_map(|queue| queue.tickets.iter().copied())
             .collect();
         tickets
             .into_iter()
@@ -343,76 +484,194 @@ impl<C> WaitTable<C> {
         self.marked.extend(names);
     }
 
-    /// Says what the key of a lock holds now. A free lock passes to the head of its queue.
+    /// Says what the key of a lock says now, to the one who stands first: `state` was read for its
+    /// owner and its request. If it can have the lock, it gets it.
     ///
-    /// The caller writes the record and answers those who are granted; they have left the queue.
+    /// The caller writes what is granted and answers those who are; they have left the queue.
     pub(crate) fn settle(
         &mut self,
         name: &LockName,
-        hold: Option<&Hold<'_>>,
+        state: &LockState<'_>,
         now: UnixMicros,
         fence: &mut Fence,
-    ) -> Result<Option<HandOver<C>>, NoTokenLeft> {
+    ) -> Result<Settled<C>, NoTokenLeft> {
         self.marked.remove(name);
-        if let Some(hold) = hold {
-            self.note_deadline(name, hold.deadline);
-            return Ok(None);
+        let ticket = self
+            .queue(name.db, &name.key)
+            .and_then(|queue| queue.tickets.first().copied());
+        let Some(ticket) = ticket else {
+            return Ok(Settled::Waiting);
+        };
+        let Some(head) = self.waiters.get(&ticket) else {
+            return Ok(Settled::Waiting);
+        };
+        if head.locks.len() > 1 {
+            let is_next = *state == LockState::Free
+                && head.locks.iter().all(|lock| self.is_head(lock, ticket));
+            let locks = head.locks.clone();
+            if *state != LockState::Free {
+                self.note_deadline(name, state.next_lapse());
+            } else if !self.has_lapsed(name, now) {
+                // It was given up before its deadline.
+                self.note_deadline(name, None);
+            }
+            return Ok(if is_next {
+                Settled::Several(ticket, locks)
+            } else {
+                Settled::Waiting
+            });
         }
-        let Some(queue) = self.queue(name.db, &name.key) else {
-            return Ok(None);
+        if matches!(state, LockState::Exclusive(_)) {
+            self.note_deadline(name, state.next_lapse());
+            return Ok(Settled::Waiting);
+        }
+        let asked = head.waiter.asked();
+        match acquire(state, &asked, false, now, fence) {
+            Acquired::Granted(token, write) => {
+                let passed = Passed {
+                    name: name.clone(),
+                    write,
+                    after_expiry: self.has_lapsed(name, now),
+                };
+                Ok(self.pass(ticket, token, SmallVec::from_iter([passed]), now, fence))
+            }
+            Acquired::NoTokenLeft => Err(NoTokenLeft),
+            // A free lock is granted, so somebody has a share.
+            _ => {
+                self.note_deadline(name, state.next_lapse());
+                Ok(Settled::Waiting)
+            }
+        }
+    }
+
+    /// Grants several locks to a waiter that is the head of all their queues. The caller has found
+    /// every one of them free.
+    pub(crate) fn pass_all(
+        &mut self,
+        ticket: Ticket,
+        now: UnixMicros,
+        fence: &mut Fence,
+    ) -> Result<Settled<C>, NoTokenLeft> {
+        let Some(entry) = self.waiters.get(&ticket) else {
+            return Ok(Settled::Waiting);
         };
-        let Some((&ticket, head)) = queue.waiters.first_key_value() else {
-            return Ok(None);
+        // One grant and one token: each lock gets a copy of the record.
+        let token = fence.mint(now).ok_or(NoTokenLeft)?;
+        let locks = entry
+            .locks
+            .iter()
+            .map(|name| Passed {
+                name: name.clone(),
+                write: grant_under(token, &entry.waiter.asked(), now),
+                after_expiry: self.has_lapsed(name, now),
+            })
+            .collect();
+        Ok(self.pass(ticket, token, locks, now, fence))
+    }
+
+    /// Takes the one who is granted out of its queues, and those who are with it.
+    fn pass(
+        &mut self,
+        ticket: Ticket,
+        token: Token,
+        mut locks: SmallVec<[Passed; 1]>,
+        now: UnixMicros,
+        fence: &mut Fence,
+    ) -> Settled<C> {
+        let Some(entry) = self.remove(ticket) else {
+            return Settled::Waiting;
         };
-        let after_expiry = queue
-            .deadline
-            .is_some_and(|deadline| deadline.left(now.as_millis()) == 0);
-        let Acquired::Granted(token, mut put) = acquire(None, &head.asked(), now, fence) else {
-            return Err(NoTokenLeft);
-        };
-        let owner = head.owner.clone();
-        let mut granted: Vec<Granted<C>> = Vec::new();
-        let mut holds = 1;
-        granted.extend(self.leave(ticket).map(|waiter| Granted {
-            waiter,
-            token,
+        let mut granted = vec![Granted {
+            waiter: entry.waiter,
+            locks: entry.locks,
             hold: 0,
-        }));
-        for ticket in self.tickets_for(name, &owner) {
-            let hold = Hold::of_string(&put.value, put.deadline);
-            let Some(waiter) = self
-                .queue(name.db, &name.key)
-                .and_then(|queue| queue.waiters.get(&ticket))
-            else {
+        }];
+        for passed in &mut locks {
+            self.take_along(passed, &mut granted, now, fence);
+            self.note_deadline(
+                &passed.name,
+                match &passed.write {
+                    Write::Record(put) => put.deadline,
+                    Write::Share(deadline) => Some(*deadline),
+                },
+            );
+        }
+        Settled::Passed(HandOver {
+            token,
+            locks,
+            granted,
+        })
+    }
+
+    /// Grants the requests for a lock that are a re-entry or a repetition now that their owner, the
+    /// first of `granted`, holds it.
+    fn take_along(
+        &mut self,
+        passed: &mut Passed,
+        granted: &mut Vec<Granted<C>>,
+        now: UnixMicros,
+        fence: &mut Fence,
+    ) {
+        let Some(owner) = granted.first().map(|first| first.waiter.owner.clone()) else {
+            return;
+        };
+        for ticket in self.tickets_for(&passed.name, &owner) {
+            let Some(entry) = self.waiters.get(&ticket) else {
                 continue;
             };
-            let asked = waiter.asked();
-            let hold = match acquire(Some(&hold), &asked, now, fence) {
-                Acquired::Reentered(_, more) => {
-                    put = more;
-                    holds += 1;
-                    holds - 1
+            let asked = entry.waiter.asked();
+            if entry.locks.len() > 1 {
+                continue;
+            }
+            let repeated = granted
+                .iter()
+                .rev()
+                .find(|other| {
+                    asked.request.is_some() && other.waiter.asked().request == asked.request
+                })
+                .map_or(0, |other| other.hold);
+            let next = granted
+                .iter()
+                .map(|other| other.hold + 1)
+                .max()
+                .unwrap_or(0);
+            let hold = match &mut passed.write {
+                Write::Record(put) => {
+                    let hold = Hold::of_string(&put.value, put.deadline);
+                    match acquire(&LockState::Exclusive(hold), &asked, false, now, fence) {
+                        Acquired::Reentered(_, more) => {
+                            *put = more;
+                            next
+                        }
+                        // The hold of the last one that was granted under the same name.
+                        Acquired::Repeated(_) => repeated,
+                        _ => continue,
+                    }
                 }
-                // The hold of the last one that was granted under the same name.
-                Acquired::Repeated(_) => granted
-                    .iter()
-                    .rev()
-                    .find(|other| other.waiter.asked().request == asked.request)
-                    .map_or(0, |other| other.hold),
-                _ => continue,
+                Write::Share(_) => {
+                    let is_repeated = granted.first().is_some_and(|first| {
+                        let first = first.waiter.asked();
+                        asked.request.is_some() && first.request == asked.request
+                    });
+                    if !is_repeated || !matches!(asked.mode, Mode::Shared { .. }) {
+                        continue;
+                    }
+                    0
+                }
             };
-            granted.extend(self.leave(ticket).map(|waiter| Granted {
-                waiter,
-                token,
+            granted.extend(self.remove(ticket).map(|entry| Granted {
+                waiter: entry.waiter,
+                locks: entry.locks,
                 hold,
             }));
         }
-        self.note_deadline(name, put.deadline);
-        Ok(Some(HandOver {
-            put,
-            granted,
-            after_expiry,
-        }))
+    }
+
+    /// Whether the last hold of a lock that is known here has lapsed.
+    fn has_lapsed(&self, name: &LockName, now: UnixMicros) -> bool {
+        self.queue(name.db, &name.key)
+            .and_then(|queue| queue.deadline)
+            .is_some_and(|deadline| deadline.left(now.as_millis()) == 0)
     }
 
     /// The places of an owner in the queue of one lock, in order of arrival.
@@ -478,7 +737,7 @@ impl<C> WaitTable<C> {
     #[cfg(test)]
     pub(super) fn holds_nothing(&self) -> bool {
         self.queues.is_empty()
-            && self.places.is_empty()
+            && self.waiters.is_empty()
             && self.owners.is_empty()
             && self.rechecks.is_empty()
             && self.timeouts.is_empty()

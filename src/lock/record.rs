@@ -50,7 +50,7 @@ impl<'a> Owner<'a> {
 }
 
 /// An [`Owner`] that outlives the command it came with. Clones share the bytes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct OwnerBuf(Rc<[u8]>);
 
 impl OwnerBuf {
@@ -77,6 +77,11 @@ impl<'a> RequestId<'a> {
         (1..=MAX_REQUEST_LEN)
             .contains(&bytes.len())
             .then_some(Self(bytes))
+    }
+
+    /// The bytes themselves.
+    pub(crate) fn bytes(self) -> &'a [u8] {
+        self.0
     }
 }
 

@@ -1,16 +1,105 @@
-//! The rules of an exclusive lock: what each request does to the hold that stands.
+//! The rules of a lock: what each request does to those who hold it.
 //!
-//! A rule looks at the present hold and answers with a decision that carries the bytes and the
-//! deadline to write. It changes nothing but the fence, so a caller that fails half-way has at
-//! most wasted a token.
+//! A rule looks at the present state and answers with a decision that carries what to write. It
+//! changes nothing but the fence, so a caller that fails half-way has at most wasted a token.
 
 use super::fence::{Fence, Token};
 use super::lease::{Deadline, Ttl};
 use super::record::{Encoded, MAX_HOLDS, Owner, Record, RequestId};
+use super::share::MAX_DEADLINE;
 use super::time::UnixMicros;
 use std::borrow::Cow;
+use std::num::NonZeroU32;
 
-/// The hold that a key stands for.
+/// What the key of a lock says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LockState<'a> {
+    /// Nobody holds the lock.
+    Free,
+    /// One owner holds it alone.
+    Exclusive(Hold<'a>),
+    /// One or more owners hold it side by side.
+    Shared(Shares),
+}
+
+/// For whom the state of a lock is read. It says as much of those who share the lock as this one
+/// has to know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asker<'a> {
+    pub(crate) owner: Owner<'a>,
+    pub(crate) request: Option<RequestId<'a>>,
+    /// Whether it has to know how many share the lock.
+    pub(crate) counts: bool,
+}
+
+impl<'a> Asker<'a> {
+    /// An owner that has asked for nothing yet.
+    pub(crate) fn of(owner: Owner<'a>) -> Self {
+        Self {
+            owner,
+            request: None,
+            counts: false,
+        }
+    }
+}
+
+/// Those who share a lock, as far as one owner's request has to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shares {
+    /// The share of the owner that the state was read for.
+    pub(crate) own: Option<Share>,
+    /// How many hold the lock. Counted only for a request with a limit.
+    pub(crate) count: Option<usize>,
+    /// When the first of them lapses.
+    pub(crate) next_lapse: Deadline,
+}
+
+/// One owner's share of a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// `None` when somebody took it out of the set by hand.
+    pub(crate) token: Option<Token>,
+    pub(crate) deadline: Deadline,
+    /// Whether it was granted to the very request that the state was read for.
+    pub(crate) is_repeated: bool,
+}
+
+/// The grant by which one owner holds a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Own {
+    /// Foreign layouts have none.
+    pub(crate) token: Option<Token>,
+    /// `None`: until it is released or deleted.
+    pub(crate) deadline: Option<Deadline>,
+}
+
+impl LockState<'_> {
+    /// The grant by which `owner`, for whom the state was read, holds the lock.
+    pub(crate) fn own(&self, owner: Owner<'_>) -> Option<Own> {
+        match self {
+            Self::Free => None,
+            Self::Exclusive(hold) => hold.is_of(owner).then(|| Own {
+                token: hold.token(),
+                deadline: hold.deadline,
+            }),
+            Self::Shared(shares) => shares.own.map(|share| Own {
+                token: share.token,
+                deadline: Some(share.deadline),
+            }),
+        }
+    }
+
+    /// When a hold of the lock lapses next.
+    pub(crate) fn next_lapse(&self) -> Option<Deadline> {
+        match self {
+            Self::Free => None,
+            Self::Exclusive(hold) => hold.deadline,
+            Self::Shared(shares) => Some(shares.next_lapse),
+        }
+    }
+}
+
+/// The hold of an owner that has a lock alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hold<'a> {
     /// Who holds the lock. Foreign layouts know no limit of length.
@@ -82,10 +171,25 @@ impl<'a> Hold<'a> {
         }
     }
 
-    /// Whether `owner` holds the lock, by this very grant when a token is given.
-    pub(super) fn is_of(&self, owner: Owner<'_>, token: Option<Token>) -> bool {
-        *self.owner == *owner.bytes() && (token.is_none() || token == self.token())
+    /// Whether it is the owner's.
+    fn is_of(&self, owner: Owner<'_>) -> bool {
+        *self.owner == *owner.bytes()
     }
+}
+
+/// How a request wants to hold a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Alone.
+    Exclusive {
+        /// Whether the owner that already holds the lock gets one hold more.
+        reentrant: bool,
+    },
+    /// Beside others that want the same.
+    Shared {
+        /// The most that may hold it then, the new one counted. `None`: any number.
+        limit: Option<NonZeroU32>,
+    },
 }
 
 /// What an acquire asks for.
@@ -94,8 +198,18 @@ pub(crate) struct Acquire<'a> {
     pub(crate) owner: Owner<'a>,
     pub(crate) ttl: Ttl,
     pub(crate) request: Option<RequestId<'a>>,
-    /// Whether the owner that already holds the lock gets one hold more.
-    pub(crate) reentrant: bool,
+    pub(crate) mode: Mode,
+}
+
+impl<'a> Acquire<'a> {
+    /// For whom the state is to be read.
+    pub(crate) fn asker(&self) -> Asker<'a> {
+        Asker {
+            owner: self.owner,
+            request: self.request,
+            counts: matches!(self.mode, Mode::Shared { limit: Some(_) }),
+        }
+    }
 }
 
 /// A record to write, and when its key expires.
@@ -106,16 +220,25 @@ pub(crate) struct Put {
     pub(crate) deadline: Option<Deadline>,
 }
 
+/// What makes a grant, once it is written.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Write {
+    /// The record of an owner that has the lock alone.
+    Record(Put),
+    /// A share that ends at this deadline, beside those of others.
+    Share(Deadline),
+}
+
 /// The answer to an [`Acquire`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Acquired {
-    /// The lock was free and is the owner's once `Put` is written.
-    Granted(Token, Put),
+    /// The lock is the owner's once `Write` is done.
+    Granted(Token, Write),
     /// The owner holds it once more, under the token of its first hold.
     Reentered(Token, Put),
     /// The request was sent again: it gets its first answer, and nothing changes.
     Repeated(Token),
-    /// Somebody holds it.
+    /// Somebody holds it in a way that leaves no room, or waits for it.
     Busy,
     /// The owner has [`MAX_HOLDS`] holds already.
     TooManyHolds,
@@ -123,46 +246,92 @@ pub(crate) enum Acquired {
     NoTokenLeft,
 }
 
-/// Decides an acquire.
+/// Decides an acquire. `is_queued` says whether somebody waits whom the request must not overtake.
 ///
 /// A re-entry keeps the token and sets the lease to the longer of what is left and `ttl`, so an
 /// inner hold never shortens the outer one. A foreign hold has no token to give again: its owner
-/// is refused like anybody else.
+/// is refused like anybody else. A share is not re-entrant, and an owner that has one gets neither
+/// a second nor the lock alone.
 pub(crate) fn acquire(
-    hold: Option<&Hold<'_>>,
+    state: &LockState<'_>,
     asked: &Acquire<'_>,
+    is_queued: bool,
     now: UnixMicros,
     fence: &mut Fence,
 ) -> Acquired {
-    let lease = asked.ttl.deadline(now.as_millis());
-    let Some(hold) = hold else {
-        return match fence.mint(now) {
-            None => Acquired::NoTokenLeft,
-            Some(token) => {
-                let record = Record {
-                    token,
-                    holds: 1,
-                    request: asked.request,
-                    owner: asked.owner,
-                };
-                Acquired::Granted(
-                    token,
-                    Put {
-                        value: record.encode(),
-                        deadline: Some(lease),
-                    },
-                )
+    match state {
+        LockState::Free if is_queued => Acquired::Busy,
+        LockState::Free => grant(asked, now, fence),
+        LockState::Exclusive(hold) => match asked.mode {
+            Mode::Exclusive { reentrant } => acquire_held(hold, asked, reentrant, now),
+            Mode::Shared { .. } => Acquired::Busy,
+        },
+        LockState::Shared(shares) => match (asked.mode, shares.own) {
+            (Mode::Exclusive { .. }, _) => Acquired::Busy,
+            (Mode::Shared { .. }, Some(own)) => match own.token {
+                Some(token) if own.is_repeated => Acquired::Repeated(token),
+                _ => Acquired::Busy,
+            },
+            (Mode::Shared { limit }, None) => {
+                if is_queued || limit.is_some_and(|limit| shares.is_full(limit)) {
+                    Acquired::Busy
+                } else {
+                    grant(asked, now, fence)
+                }
             }
-        };
+        },
+    }
+}
+
+impl Shares {
+    /// Whether no more than these may hold the lock by `limit`.
+    fn is_full(&self, limit: NonZeroU32) -> bool {
+        self.count
+            .is_none_or(|count| u32::try_from(count).map_or(true, |count| count >= limit.get()))
+    }
+}
+
+/// Grants a lock that is free, or has room.
+fn grant(asked: &Acquire<'_>, now: UnixMicros, fence: &mut Fence) -> Acquired {
+    let Some(token) = fence.mint(now) else {
+        return Acquired::NoTokenLeft;
     };
+    Acquired::Granted(token, grant_under(token, asked, now))
+}
+
+/// What makes a grant under a token. Several locks that are granted together have one token.
+pub(crate) fn grant_under(token: Token, asked: &Acquire<'_>, now: UnixMicros) -> Write {
+    let lease = asked.ttl.deadline(now.as_millis());
+    match asked.mode {
+        Mode::Exclusive { .. } => Write::Record(Put {
+            value: Record {
+                token,
+                holds: 1,
+                request: asked.request,
+                owner: asked.owner,
+            }
+            .encode(),
+            deadline: Some(lease),
+        }),
+        Mode::Shared { .. } => Write::Share(lease.min(MAX_DEADLINE)),
+    }
+}
+
+/// Decides a request for a lock that one owner has alone.
+fn acquire_held(
+    hold: &Hold<'_>,
+    asked: &Acquire<'_>,
+    reentrant: bool,
+    now: UnixMicros,
+) -> Acquired {
     let Layout::Module { token, request } = hold.layout else {
         return Acquired::Busy;
     };
-    if !hold.is_of(asked.owner, None) {
+    if !hold.is_of(asked.owner) {
         Acquired::Busy
     } else if asked.request.is_some() && asked.request == request {
         Acquired::Repeated(token)
-    } else if !asked.reentrant {
+    } else if !reentrant {
         Acquired::Busy
     } else if hold.holds >= MAX_HOLDS {
         Acquired::TooManyHolds
@@ -173,6 +342,7 @@ pub(crate) fn acquire(
             request: asked.request.or(request),
             owner: asked.owner,
         };
+        let lease = asked.ttl.deadline(now.as_millis());
         Acquired::Reentered(
             token,
             Put {
@@ -186,8 +356,8 @@ pub(crate) fn acquire(
 /// The answer to a release.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Released {
-    /// One hold ended, and this is left of the lock.
-    Ended(Remainder),
+    /// One hold ended, under this token if it had one, and this is left of the lock.
+    Ended(Option<Token>, Remainder),
     /// Somebody else holds the lock, or the owner holds it by another grant.
     NotYours,
     /// Nobody holds the lock.
@@ -203,18 +373,37 @@ pub(crate) enum Remainder {
     Record(Put),
     /// Other holds of the same owner, in a foreign hash: their number is to be written into it.
     HashCount(u64),
+    /// What others share of it, if any do: the owner's share is to be taken out.
+    OtherShares,
 }
 
-/// Decides a release of one hold.
-pub(crate) fn release(hold: Option<&Hold<'_>>, owner: Owner<'_>, token: Option<Token>) -> Released {
-    let Some(hold) = hold else {
+/// Decides a release of one hold, by one very grant when a token is given.
+pub(crate) fn release(state: &LockState<'_>, owner: Owner<'_>, token: Option<Token>) -> Released {
+    if *state == LockState::Free {
         return Released::NoLock;
-    };
-    if !hold.is_of(owner, token) {
-        return Released::NotYours;
     }
+    let Some(own) = state.own(owner).filter(|own| own.is_by(token)) else {
+        return Released::NotYours;
+    };
+    let remainder = match state {
+        LockState::Free => Remainder::Free,
+        LockState::Shared(_) => Remainder::OtherShares,
+        LockState::Exclusive(hold) => remainder_of(hold, owner),
+    };
+    Released::Ended(own.token, remainder)
+}
+
+impl Own {
+    /// Whether it is the very grant that a request names, if it names one.
+    pub(super) fn is_by(&self, token: Option<Token>) -> bool {
+        token.is_none() || token == self.token
+    }
+}
+
+/// What is left of a hold when its owner ends one.
+fn remainder_of(hold: &Hold<'_>, owner: Owner<'_>) -> Remainder {
     let holds = hold.holds - 1;
-    Released::Ended(match hold.layout {
+    match hold.layout {
         _ if holds == 0 => Remainder::Free,
         Layout::Plain => Remainder::Free,
         Layout::Hash => Remainder::HashCount(holds),
@@ -230,14 +419,15 @@ pub(crate) fn release(hold: Option<&Hold<'_>>, owner: Owner<'_>, token: Option<T
                 deadline: hold.deadline,
             })
         }
-    })
+    }
 }
 
 /// The answer to a renewal.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Renewed {
-    /// The lease ends at this deadline once it is written.
-    Until(Deadline),
+    /// The lease of the hold under this token, if it has one, ends at this deadline once it is
+    /// written.
+    Until(Option<Token>, Deadline),
     /// Somebody else holds the lock, or the owner holds it by another grant.
     NotYours,
     /// Nobody holds the lock. A lost lock is never taken back.
@@ -246,15 +436,26 @@ pub(crate) enum Renewed {
 
 /// Decides a renewal: `ttl` from now *replaces* what is left of the lease, longer or shorter.
 pub(crate) fn renew(
-    hold: Option<&Hold<'_>>,
+    state: &LockState<'_>,
     owner: Owner<'_>,
     token: Option<Token>,
     ttl: Ttl,
     now: UnixMicros,
 ) -> Renewed {
-    match hold {
-        None => Renewed::NoLock,
-        Some(hold) if !hold.is_of(owner, token) => Renewed::NotYours,
-        Some(_) => Renewed::Until(ttl.deadline(now.as_millis())),
+    if *state == LockState::Free {
+        return Renewed::NoLock;
+    }
+    match state.own(owner).filter(|own| own.is_by(token)) {
+        None => Renewed::NotYours,
+        Some(own) => {
+            let lease = ttl.deadline(now.as_millis());
+            Renewed::Until(
+                own.token,
+                match state {
+                    LockState::Shared(_) => lease.min(MAX_DEADLINE),
+                    _ => lease,
+                },
+            )
+        }
     }
 }

@@ -38,6 +38,10 @@ pub(crate) struct Stats {
     pub(crate) unclaimed: u64,
     /// Leases renewed by the watchdog.
     pub(crate) watchdog_renewals: u64,
+    /// Commands that ran because a token held its lock.
+    pub(crate) guarded: u64,
+    /// Commands refused because a token did not hold its lock.
+    pub(crate) stale_guards: u64,
     /// Watched holds that were found to be lost.
     pub(crate) lost: u64,
     /// Locks that the server evicted to free memory.

@@ -9,7 +9,8 @@ use super::fence::Token;
 use super::lease::{Deadline, Ttl};
 use super::queue::LockName;
 use super::record::{Owner, OwnerBuf};
-use super::rules::Hold;
+use super::rules::LockState;
+use super::share::MAX_DEADLINE;
 use super::time::{SteadyMillis, UnixMillis};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
@@ -18,8 +19,8 @@ use std::ops::RangeInclusive;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ClientId(pub(crate) u64);
 
-/// Which watch: a lock, and the connection that has it watched.
-type WatchKey = (LockName, ClientId);
+/// Which watch: a lock, the grant of it that is watched, and the connection that has it watched.
+type WatchKey = (LockName, Token, ClientId);
 
 /// A hold that is watched.
 #[derive(Clone, Debug)]
@@ -53,18 +54,23 @@ impl Watch {
         }
     }
 
-    /// The deadline to write, given the hold that the key stands for now: `Err` when it is no
-    /// longer the one that is watched, `Ok(None)` when the lease lasts longer anyway.
+    /// The deadline to write, given what the key says now, read for the owner: `Err` when the hold
+    /// that is watched is gone, `Ok(None)` when the lease lasts longer anyway.
     pub(crate) fn renew(
         &self,
-        hold: Option<&Hold<'_>>,
+        state: &LockState<'_>,
         now: UnixMillis,
     ) -> Result<Option<Deadline>, Lost> {
-        let hold = hold
-            .filter(|hold| hold.is_of(self.owner.as_owner(), Some(self.token)))
+        let own = state
+            .own(self.owner.as_owner())
+            .filter(|own| own.is_by(Some(self.token)))
             .ok_or(Lost)?;
-        let renewed = self.ttl.deadline(now);
-        Ok(hold
+        let lease = self.ttl.deadline(now);
+        let renewed = match state {
+            LockState::Shared(_) => lease.min(MAX_DEADLINE),
+            _ => lease,
+        };
+        Ok(own
             .deadline
             .is_some_and(|deadline| deadline < renewed)
             .then_some(renewed))
@@ -84,9 +90,9 @@ fn next_due(ttl: Ttl, now: SteadyMillis) -> SteadyMillis {
     SteadyMillis(due - due % step)
 }
 
-/// The keys of all watches over one lock.
-fn all_of(lock: &LockName) -> RangeInclusive<WatchKey> {
-    (lock.clone(), ClientId(0))..=(lock.clone(), ClientId(u64::MAX))
+/// The keys of all watches over one hold of a lock.
+fn all_of(lock: &LockName, token: Token) -> RangeInclusive<WatchKey> {
+    (lock.clone(), token, ClientId(0))..=(lock.clone(), token, ClientId(u64::MAX))
 }
 
 /// What is to be done for a watch.
@@ -103,7 +109,7 @@ pub(crate) enum Due {
 pub(crate) struct WatchTable {
     watches: BTreeMap<WatchKey, Watch>,
     due: BTreeSet<(SteadyMillis, WatchKey)>,
-    clients: HashMap<ClientId, BTreeSet<LockName>>,
+    clients: HashMap<ClientId, BTreeSet<(LockName, Token)>>,
 }
 
 impl WatchTable {
@@ -117,19 +123,29 @@ impl WatchTable {
         self.watches.len()
     }
 
-    /// Begins a watch, in place of the one that the connection may have on this lock.
+    /// Begins a watch, in place of the one that the connection may have on this hold.
     pub(crate) fn watch(&mut self, lock: LockName, client: ClientId, watch: Watch) {
-        self.end((lock.clone(), client));
-        self.clients.entry(client).or_default().insert(lock.clone());
-        self.due.insert((watch.due, (lock.clone(), client)));
-        self.watches.insert((lock, client), watch);
+        let key = (lock, watch.token, client);
+        self.end(key.clone());
+        self.clients
+            .entry(client)
+            .or_default()
+            .insert((key.0.clone(), watch.token));
+        self.due.insert((watch.due, key.clone()));
+        self.watches.insert(key, watch);
     }
 
-    /// Takes note that the lease of a lock ends in `left_ms` milliseconds: its watches renew it
+    /// Takes note that the lease of a hold ends in `left_ms` milliseconds: its watches renew it
     /// after a third of that, if they would not before.
-    pub(crate) fn note_lease(&mut self, lock: &LockName, left_ms: u64, now: SteadyMillis) {
+    pub(crate) fn note_lease(
+        &mut self,
+        lock: &LockName,
+        token: Token,
+        left_ms: u64,
+        now: SteadyMillis,
+    ) {
         let soon = SteadyMillis(now.0.saturating_add((left_ms / 3).max(1)));
-        for (key, watch) in self.watches.range_mut(all_of(lock)) {
+        for (key, watch) in self.watches.range_mut(all_of(lock, token)) {
             if soon < watch.due {
                 self.due.remove(&(watch.due, key.clone()));
                 watch.due = soon;
@@ -138,24 +154,11 @@ impl WatchTable {
         }
     }
 
-    /// Ends all watches over a lock: it has been released.
-    pub(crate) fn end_lock(&mut self, lock: &LockName) {
-        let keys: Vec<WatchKey> = self
-            .watches
-            .range(all_of(lock))
-            .map(|(key, _)| key.clone())
-            .collect();
-        for key in keys {
-            self.end(key);
-        }
-    }
-
-    /// Ends all watches over one hold: it is lost. A later hold of the lock may be watched already.
+    /// Ends all watches over one hold: it has been released, or is lost.
     pub(crate) fn end_hold(&mut self, lock: &LockName, token: Token) {
         let keys: Vec<WatchKey> = self
             .watches
-            .range(all_of(lock))
-            .filter(|(_, watch)| watch.token == token)
+            .range(all_of(lock, token))
             .map(|(key, _)| key.clone())
             .collect();
         for key in keys {
@@ -165,8 +168,8 @@ impl WatchTable {
 
     /// Ends all watches of a connection: it is gone.
     pub(crate) fn end_client(&mut self, client: ClientId) {
-        for lock in self.clients.remove(&client).unwrap_or_default() {
-            self.end((lock, client));
+        for (lock, token) in self.clients.remove(&client).unwrap_or_default() {
+            self.end((lock, token, client));
         }
     }
 
@@ -175,10 +178,11 @@ impl WatchTable {
         let Some(watch) = self.watches.remove(&key) else {
             return;
         };
-        if let Some(locks) = self.clients.get_mut(&key.1) {
-            locks.remove(&key.0);
-            if locks.is_empty() {
-                self.clients.remove(&key.1);
+        let (lock, token, client) = key.clone();
+        if let Some(holds) = self.clients.get_mut(&client) {
+            holds.remove(&(lock, token));
+            if holds.is_empty() {
+                self.clients.remove(&client);
             }
         }
         self.due.remove(&(watch.due, key));
@@ -214,6 +218,7 @@ impl WatchTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::rules::{Hold, Share, Shares};
     use proptest::prelude::*;
 
     fn lock(number: u8) -> LockName {
@@ -223,16 +228,14 @@ mod tests {
         }
     }
 
+    fn token() -> Token {
+        Token::new(1).expect("in range")
+    }
+
     fn watch(ttl: i64, now: u64, max_hold: u64) -> Watch {
         let owner = Owner::new(b"o").expect("in range");
         let ttl = Ttl::from_millis(ttl).expect("in range");
-        Watch::new(
-            owner,
-            Token::new(1).expect("in range"),
-            ttl,
-            SteadyMillis(now),
-            max_hold,
-        )
+        Watch::new(owner, token(), ttl, SteadyMillis(now), max_hold)
     }
 
     fn hold(owner: &[u8], token: u64, deadline: Option<i64>) -> Hold<'_> {
@@ -248,7 +251,9 @@ mod tests {
     fn a_renewal_lengthens_the_hold_that_is_watched_and_no_other() {
         let watch = watch(30, 0, 1_000);
         let now = UnixMillis(100);
-        let outcome = |hold: Option<Hold<'_>>| watch.renew(hold.as_ref(), now);
+        let outcome = |hold: Option<Hold<'_>>| {
+            watch.renew(&hold.map_or(LockState::Free, LockState::Exclusive), now)
+        };
         assert_eq!(
             outcome(Some(hold(b"o", 1, Some(110)))),
             Ok(Some(Deadline(130)))
@@ -263,6 +268,27 @@ mod tests {
             Err(Lost)
         );
         assert_eq!(outcome(None), Err(Lost));
+    }
+
+    #[test]
+    fn a_renewal_lengthens_the_share_that_is_watched_and_no_other() {
+        let watch = watch(30, 0, 1_000);
+        let outcome = |token: u64, deadline: i64| {
+            let state = LockState::Shared(Shares {
+                own: Some(Share {
+                    token: Token::new(token),
+                    deadline: Deadline(deadline),
+                    is_repeated: false,
+                }),
+                count: None,
+                next_lapse: Deadline(deadline),
+            });
+            watch.renew(&state, UnixMillis(100))
+        };
+        assert_eq!(outcome(1, 110), Ok(Some(Deadline(130))));
+        assert_eq!(outcome(1, 130), Ok(None));
+        assert_eq!(outcome(2, 110), Err(Lost));
+        assert_eq!(outcome(0, 110), Err(Lost));
     }
 
     #[test]
@@ -287,9 +313,9 @@ mod tests {
         let mut table = WatchTable::default();
         table.watch(lock(1), ClientId(1), watch(3_000, 0, 10_000));
         table.watch(lock(2), ClientId(1), watch(3_000, 0, 10_000));
-        table.note_lease(&lock(1), 300, SteadyMillis(50));
+        table.note_lease(&lock(1), token(), 300, SteadyMillis(50));
         assert_eq!(table.next_wake(SteadyMillis(50)), Some(100_000));
-        table.note_lease(&lock(1), 9_000, SteadyMillis(50));
+        table.note_lease(&lock(1), token(), 9_000, SteadyMillis(50));
         assert_eq!(table.next_wake(SteadyMillis(50)), Some(100_000));
         let due = table.take_due(SteadyMillis(150));
         assert_eq!(due.map(|(found, ..)| found), Some(lock(1)));
@@ -325,7 +351,7 @@ mod tests {
                         list.push((number, client, next_due(ttl_ms, SteadyMillis(now)).0, ttl));
                     }
                     2 => {
-                        table.end_lock(&lock(number));
+                        table.end_hold(&lock(number), token());
                         list.retain(|entry| entry.0 != number);
                     }
                     3 => {

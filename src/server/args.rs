@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 pub(crate) type Arg<'a> = Str<'a>;
 
 /// Arguments, in order.
+#[derive(Clone)]
 pub(crate) struct Args<'a> {
     next: NonNull<*mut raw::RedisModuleString>,
     left: usize,
@@ -42,6 +43,14 @@ impl Args<'_> {
             },
             life: PhantomData,
         }
+    }
+}
+
+impl Args<'_> {
+    /// Those that are left, as the server's functions take them: where they begin, and how many
+    /// there are.
+    pub(super) fn as_raw(&self) -> (*mut *mut raw::RedisModuleString, usize) {
+        (self.next.as_ptr(), self.left)
     }
 }
 

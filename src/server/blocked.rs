@@ -15,6 +15,7 @@ use crate::lock::queue::LockName;
 use crate::lock::record::{OwnerBuf, RequestId, RequestIdBuf};
 use crate::lock::watchdog::ClientId;
 use redis_module::raw;
+use smallvec::SmallVec;
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -43,10 +44,11 @@ pub(crate) struct HeldLock {
     pub(crate) token: Token,
 }
 
-/// A hold that was granted to a waiter.
+/// What was granted to a waiter, under one token: a hold of one lock, or of each that it wanted.
 #[derive(Debug)]
 pub(crate) struct Grant {
-    pub(crate) hold: HeldLock,
+    pub(crate) holds: SmallVec<[HeldLock; 1]>,
+    pub(crate) token: Token,
     pub(crate) request: Option<RequestIdBuf>,
     pub(crate) claim: Claim,
 }
@@ -73,12 +75,12 @@ impl InFlight {
         }
     }
 
-    /// One has arrived or failed. Says whether its hold is to be given back.
+    /// One has arrived or failed. Says whether its holds are to be given back.
     fn remove(&mut self, grant: &Grant) -> bool {
         let is_repeated = grant.request.as_ref().is_some_and(|request| {
             self.repeated
                 .iter()
-                .any(|(token, other)| *token == grant.hold.token && other == request)
+                .any(|(token, other)| *token == grant.token && other == request)
         });
         self.count = self.count.saturating_sub(1);
         if self.count == 0 {
@@ -257,7 +259,7 @@ unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
         with_module(|module| {
             // A replica writes nothing: whoever is the master now lets the lease run out.
             if module.in_flight.remove(&grant) && !ctx.is_replica() {
-                module.unclaimed.push(grant.hold);
+                module.unclaimed.extend(grant.holds);
                 module.set_alarm(ctx);
             }
         });

@@ -4,7 +4,8 @@ use super::api::OK;
 use super::args::Args;
 use super::context::Context;
 use super::guard::guard;
-use super::metadata::Spec;
+use super::guarded;
+use super::metadata::{Keys, Spec};
 use super::reply::{Error, Reply, send, send_error};
 use super::state::{Module, with_module};
 use redis_module::raw;
@@ -45,9 +46,13 @@ unsafe extern "C" fn handle<C: Command>(
     let Some(ctx) = ctx else {
         return OK;
     };
+    if matches!(C::SPEC.keys, Keys::FirstAndGuarded) && guarded::is_asked_for_keys(ctx) {
+        guard(|| guarded::tell_keys(ctx, args));
+        return OK;
+    }
     let outcome = guard(|| {
         with_module(|module| {
-            let outcome = C::run(ctx, args, module);
+            let outcome = C::run(ctx, args.clone(), module);
             if !module.has_nothing_due() {
                 module.set_alarm(ctx);
             }
@@ -57,6 +62,9 @@ unsafe extern "C" fn handle<C: Command>(
     .unwrap_or(Some(Err(Error::Internal)))
     .unwrap_or(Err(Error::Nested));
     guard(|| match outcome {
+        // The state is not lent any more: the command can be one of this module's, and its events
+        // come here.
+        Ok(Reply::OfCommandAfter(skipped)) => guarded::run(ctx, args, skipped),
         Ok(reply) => send(ctx, &reply),
         Err(error) => send_error(ctx, &error),
     });

@@ -8,7 +8,7 @@ use super::api::{OK, api};
 use super::context::Context;
 use super::eviction::on_evicted_lock;
 use super::guard::guard;
-use super::key::{Key, is_own_record};
+use super::key::{Key, is_own_lock};
 use super::reply::Error;
 use super::state::{Module, with_module};
 use super::string::Str;
@@ -92,8 +92,10 @@ unsafe extern "C" fn on_keyspace_event(
             };
             if let Some(lock) = module.waits.name(ctx.db(), key.bytes()) {
                 // What the deadline is now tells later whether the lease lapsed.
-                if let Ok(Some(hold)) = Key::for_reading(ctx, key).hold(&mut module.fence) {
-                    module.waits.note_deadline(&lock, hold.deadline);
+                let key = Key::for_reading(ctx, key);
+                if key.kind().is_some() {
+                    let next_lapse = key.next_lapse(&mut module.fence);
+                    module.waits.note_deadline(&lock, next_lapse);
                 }
                 module.waits.mark(lock);
                 module.set_alarm(ctx);
@@ -218,7 +220,7 @@ unsafe extern "C" fn on_server_event(
                     let is_lock = unsafe {
                         data.cast::<raw::RedisModuleKeyInfoV1>()
                             .as_ref()
-                            .is_some_and(|info| is_own_record(info.key))
+                            .is_some_and(|info| is_own_lock(info.key))
                     };
                     if is_lock {
                         on_evicted_lock(ctx, module);

@@ -3,17 +3,20 @@
 //! A write does all that the plain command for it would do: it changes the key, replicates that
 //! command with absolute times, touches `WATCH`es, and sends the command's keyspace events. A key
 //! that is only looked at does none of this.
+//!
+//! Shared locks are sorted sets: what is special about those is in [`super::share_set`].
 
 use super::api::api;
 use super::clock::wall_clock;
 use super::context::Context;
 use super::notify::{EventClass, LockEvent};
 use super::reply::Error;
+use super::share_set::is_share_set;
 use super::string::{OwnedStr, Str};
-use crate::lock::fence::Fence;
+use crate::lock::fence::{Fence, Token};
 use crate::lock::lease::Deadline;
-use crate::lock::record::Record;
-use crate::lock::rules::{Hold, Put};
+use crate::lock::record::{Owner, Record, RequestId};
+use crate::lock::rules::{Asker, Hold, Layout, LockState, Put, Write};
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_longlong, c_void};
 use std::ptr;
@@ -21,12 +24,32 @@ use std::ptr;
 const READ: c_int = raw::REDISMODULE_READ.cast_signed();
 const READ_WRITE: c_int = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE).cast_signed();
 
+/// One of those who hold a lock.
+pub(crate) struct Holder {
+    /// Foreign layouts know no limit of its length.
+    pub(crate) owner: Vec<u8>,
+    pub(crate) holds: u64,
+    pub(crate) token: Option<Token>,
+    pub(crate) deadline: Option<Deadline>,
+    pub(crate) layout: HolderLayout,
+}
+
+/// How a hold is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HolderLayout {
+    Record,
+    Share,
+    Plain,
+    Hash,
+}
+
 /// An open key, closed when dropped.
 pub(crate) struct Key<'c> {
-    ctx: Context<'c>,
-    name: Str<'c>,
+    pub(super) ctx: Context<'c>,
+    pub(super) name: Str<'c>,
     /// Null when the key was opened for reading and does not exist.
-    raw: *mut raw::RedisModuleKey,
+    pub(super) raw: *mut raw::RedisModuleKey,
+    mode: c_int,
 }
 
 impl<'c> Key<'c> {
@@ -47,7 +70,29 @@ impl<'c> Key<'c> {
             ctx,
             name,
             raw: raw.cast(),
+            mode,
         }
+    }
+
+    /// Runs `f` with the key closed, for what may look the key up by itself: on some servers that can
+    /// delete a lapsed key under an open handle.
+    pub(super) fn while_closed<R>(&mut self, f: impl FnOnce(Context<'c>, Str<'c>) -> R) -> R {
+        // SAFETY: the handle came from the server and is given back here; null, which stands for no
+        // key, takes its place.
+        unsafe { api!(RedisModule_CloseKey(self.raw)) };
+        self.raw = ptr::null_mut();
+        let result = f(self.ctx, self.name);
+        *self = Self::open(self.ctx, self.name, self.mode);
+        result
+    }
+
+    /// What type of value the key has, by the server's numbers; `None` without a key.
+    pub(super) fn kind(&self) -> Option<isize> {
+        // SAFETY: the handle is open or null, and the server takes both.
+        let kind = unsafe { api!(RedisModule_KeyType(self.raw)) };
+        isize::try_from(kind)
+            .ok()
+            .filter(|&kind| kind != raw::REDISMODULE_KEYTYPE_EMPTY)
     }
 
     /// The key's name.
@@ -55,35 +100,82 @@ impl<'c> Key<'c> {
         self.name
     }
 
-    /// The hold that the key stands for: `None` when there is no key, an error when it is no lock.
-    /// Its token raises those that are still to be minted.
-    pub(crate) fn hold(&self, fence: &mut Fence) -> Result<Option<Hold<'_>>, Error> {
-        let hold = self.read()?;
-        if let Some(token) = hold.as_ref().and_then(Hold::token) {
-            fence.observe(token, wall_clock());
+    /// What the key says to one who asks; an error when it is no lock. Its tokens raise those that
+    /// are still to be minted.
+    pub(crate) fn state(
+        &mut self,
+        asker: Asker<'_>,
+        fence: &mut Fence,
+    ) -> Result<LockState<'_>, Error> {
+        let count = (asker.counts && self.kind() == Some(raw::REDISMODULE_KEYTYPE_ZSET))
+            .then(|| self.count_sharing());
+        match self.kind() {
+            Some(raw::REDISMODULE_KEYTYPE_ZSET) => self.shares(asker, count, fence),
+            _ => self.exclusive(fence),
         }
-        Ok(hold)
     }
 
-    fn read(&self) -> Result<Option<Hold<'_>>, Error> {
-        // SAFETY: the handle is open or null, and the server takes both.
-        let kind = unsafe { api!(RedisModule_KeyType(self.raw)) };
-        match kind.try_into() {
-            Ok(raw::REDISMODULE_KEYTYPE_EMPTY) => Ok(None),
-            Ok(raw::REDISMODULE_KEYTYPE_STRING) => {
-                Ok(Some(Hold::of_string(self.string(), self.deadline())))
+    /// What a key says that is not shared. A sorted set is no such lock.
+    pub(super) fn exclusive(&self, fence: &mut Fence) -> Result<LockState<'_>, Error> {
+        let hold = match self.kind() {
+            None => return Ok(LockState::Free),
+            Some(raw::REDISMODULE_KEYTYPE_STRING) => {
+                Hold::of_string(self.string(), self.deadline())
             }
-            Ok(raw::REDISMODULE_KEYTYPE_HASH) => self
+            Some(raw::REDISMODULE_KEYTYPE_HASH) => self
                 .only_field()
                 .and_then(|(owner, count)| Hold::of_hash(owner, &count, self.deadline()))
-                .map(Some)
-                .ok_or(Error::WrongType),
-            _ => Err(Error::WrongType),
+                .ok_or(Error::WrongType)?,
+            _ => return Err(Error::WrongType),
+        };
+        if let Some(token) = hold.token() {
+            fence.observe(token, wall_clock());
+        }
+        Ok(LockState::Exclusive(hold))
+    }
+
+    /// All that hold the lock; an error when it is none.
+    pub(crate) fn holders(&self, fence: &mut Fence) -> Result<Vec<Holder>, Error> {
+        if self.kind() == Some(raw::REDISMODULE_KEYTYPE_ZSET) {
+            return self.sharers(fence);
+        }
+        let LockState::Exclusive(hold) = self.exclusive(fence)? else {
+            return Ok(Vec::new());
+        };
+        Ok(vec![Holder {
+            owner: hold.owner.to_vec(),
+            holds: hold.holds,
+            token: hold.token(),
+            deadline: hold.deadline,
+            layout: match hold.layout {
+                Layout::Module { .. } => HolderLayout::Record,
+                Layout::Plain => HolderLayout::Plain,
+                Layout::Hash => HolderLayout::Hash,
+            },
+        }])
+    }
+
+    /// Whether somebody holds the lock by a token; an error when it is no lock.
+    pub(crate) fn is_held_by(&self, token: Token, fence: &mut Fence) -> Result<bool, Error> {
+        if self.kind() == Some(raw::REDISMODULE_KEYTYPE_ZSET) {
+            return self.is_shared_by(token, fence);
+        }
+        Ok(match self.exclusive(fence)? {
+            LockState::Exclusive(hold) => hold.token() == Some(token),
+            _ => false,
+        })
+    }
+
+    /// When a hold of the lock lapses next, if anything is known of that.
+    pub(super) fn next_lapse(&self, fence: &mut Fence) -> Option<Deadline> {
+        match self.kind() {
+            Some(raw::REDISMODULE_KEYTYPE_ZSET) => self.next_share_lapse(),
+            _ => self.exclusive(fence).ok()?.next_lapse(),
         }
     }
 
     /// When the key expires. Only for a key that exists.
-    fn deadline(&self) -> Option<Deadline> {
+    pub(super) fn deadline(&self) -> Option<Deadline> {
         // SAFETY: the caller found a value, so the handle is open.
         let at = unsafe { api!(RedisModule_GetAbsExpire(self.raw)) };
         (at >= 0).then_some(Deadline(at))
@@ -118,6 +210,20 @@ impl<'c> Key<'c> {
             api!(RedisModule_ScanCursorDestroy(cursor));
         }
         found
+    }
+
+    /// Writes what makes `owner` a holder.
+    pub(crate) fn grant(
+        &mut self,
+        owner: Owner<'_>,
+        request: Option<RequestId<'_>>,
+        token: Token,
+        write: &Write,
+    ) {
+        match write {
+            Write::Record(put) => self.put(put),
+            Write::Share(deadline) => self.add_share(owner, request, token, *deadline),
+        }
     }
 
     /// Writes a record, like `SET key value PXAT deadline`.
@@ -158,8 +264,8 @@ impl<'c> Key<'c> {
         }
     }
 
-    /// Moves the deadline, like `PEXPIREAT key deadline`.
-    pub(crate) fn set_deadline(&mut self, Deadline(at): Deadline) {
+    /// Moves the deadline of the key, like `PEXPIREAT key deadline`.
+    pub(super) fn set_deadline(&mut self, Deadline(at): Deadline) {
         // SAFETY: the handle is open for writing, the name is alive, and each letter of the format
         // has its argument: a string of the server, a long long.
         unsafe {
@@ -173,6 +279,14 @@ impl<'c> Key<'c> {
             ));
         }
         self.written(EventClass::Generic, c"expire");
+    }
+
+    /// Moves the deadline of one owner's lease.
+    pub(crate) fn renew(&mut self, owner: Owner<'_>, deadline: Deadline) {
+        match self.kind() {
+            Some(raw::REDISMODULE_KEYTYPE_ZSET) => self.renew_share(owner, deadline),
+            _ => self.set_deadline(deadline),
+        }
     }
 
     /// Writes the count of a foreign hash, like `HSET key owner holds`.
@@ -224,7 +338,7 @@ impl<'c> Key<'c> {
     }
 
     /// What every write ends with.
-    fn written(&self, class: EventClass, event: &CStr) {
+    pub(super) fn written(&self, class: EventClass, event: &CStr) {
         // SAFETY: context and name are alive.
         unsafe {
             api!(RedisModule_SignalModifiedKey(
@@ -253,15 +367,19 @@ unsafe fn string_of<'a>(key: *mut raw::RedisModuleKey) -> &'a [u8] {
     }
 }
 
-/// Whether a key that the server has opened holds a record of this module.
+/// Whether a key that the server has opened holds a lock that this module granted.
 ///
 /// # Safety
 /// `key` is open, or null.
-pub(super) unsafe fn is_own_record(key: *mut raw::RedisModuleKey) -> bool {
-    // SAFETY: passed on to the caller; only a key that holds a string is read as one.
+pub(super) unsafe fn is_own_lock(key: *mut raw::RedisModuleKey) -> bool {
+    // SAFETY: passed on to the caller; only a key that holds a string is read as one, and a set as
+    // one.
     unsafe {
-        api!(RedisModule_KeyType(key)).try_into() == Ok(raw::REDISMODULE_KEYTYPE_STRING)
-            && Record::parse(string_of(key)).is_some()
+        match api!(RedisModule_KeyType(key)).try_into() {
+            Ok(raw::REDISMODULE_KEYTYPE_STRING) => Record::parse(string_of(key)).is_some(),
+            Ok(raw::REDISMODULE_KEYTYPE_ZSET) => is_share_set(key),
+            _ => false,
+        }
     }
 }
 

@@ -23,13 +23,26 @@ pub(crate) struct Spec {
     pub(crate) categories: &'static str,
     /// Hints for clients and proxies, separated by spaces.
     pub(crate) tips: Option<&'static CStr>,
-    /// What happens to the key, for a command whose first argument is one.
-    pub(crate) key: Option<KeyUse>,
+    pub(crate) keys: Keys,
     pub(crate) args: &'static [ArgSpec],
 }
 
 /// The ACL category of all commands of this module.
 pub(crate) const CATEGORY: &CStr = c"lock";
+
+/// Which arguments of a command are keys, and what happens to them.
+#[derive(Clone, Copy)]
+pub(crate) enum Keys {
+    /// None.
+    None,
+    /// The first argument.
+    First(KeyUse),
+    /// As many as the first argument says, after it.
+    Numbered(KeyUse),
+    /// The first argument, which is looked at, and the keys of the command that stands behind it. The
+    /// server asks for those, see [`super::guarded`].
+    FirstAndGuarded,
+}
 
 /// What a command does to its key.
 #[derive(Clone, Copy)]
@@ -51,6 +64,10 @@ pub(crate) struct ArgSpec {
     /// The word that introduces it.
     pub(crate) token: Option<&'static CStr>,
     pub(crate) optional: bool,
+    /// Whether there may be several.
+    pub(crate) multiple: bool,
+    /// What a [`ArgKind::OneOf`] is one of.
+    pub(crate) choices: &'static [ArgSpec],
 }
 
 /// What an argument is.
@@ -61,6 +78,8 @@ pub(crate) enum ArgKind {
     Integer,
     /// A word that stands for itself.
     Word,
+    /// One of several others.
+    OneOf,
 }
 
 impl ArgSpec {
@@ -71,26 +90,55 @@ impl ArgSpec {
             kind,
             token: None,
             optional: false,
+            multiple: false,
+            choices: &[],
+        }
+    }
+
+    /// One argument or more.
+    pub(crate) const fn several(name: &'static CStr, kind: ArgKind) -> Self {
+        Self {
+            multiple: true,
+            ..Self::new(name, kind)
+        }
+    }
+
+    /// Any number of arguments.
+    pub(crate) const fn rest(name: &'static CStr, kind: ArgKind) -> Self {
+        Self {
+            optional: true,
+            ..Self::several(name, kind)
+        }
+    }
+
+    /// The same argument, as one of several choices.
+    pub(crate) const fn choice(self) -> Self {
+        Self {
+            optional: false,
+            ..self
         }
     }
 
     /// An option that is a word alone.
     pub(crate) const fn word(token: &'static CStr, name: &'static CStr) -> Self {
-        Self {
-            name,
-            kind: ArgKind::Word,
-            token: Some(token),
-            optional: true,
-        }
+        Self::option(token, name, ArgKind::Word)
     }
 
     /// An option: a word and its value.
     pub(crate) const fn option(token: &'static CStr, name: &'static CStr, kind: ArgKind) -> Self {
         Self {
-            name,
-            kind,
             token: Some(token),
             optional: true,
+            ..Self::new(name, kind)
+        }
+    }
+
+    /// One of several options, or none. What it is one of is not optional in itself.
+    pub(crate) const fn one_of(name: &'static CStr, choices: &'static [ArgSpec]) -> Self {
+        Self {
+            optional: true,
+            choices,
+            ..Self::new(name, ArgKind::OneOf)
         }
     }
 }
@@ -106,6 +154,23 @@ impl fmt::Display for Spec {
 impl fmt::Display for ArgSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (open, close) = if self.optional { ("[", "]") } else { ("", "") };
+        write!(f, "{open}{}", self.bare())?;
+        if self.multiple && !self.optional {
+            write!(f, " [{} ...]", self.bare())?;
+        } else if self.multiple {
+            f.write_str(" ...")?;
+        }
+        f.write_str(close)
+    }
+}
+
+impl ArgSpec {
+    /// Its words, without what says how often it may be there.
+    fn bare(&self) -> String {
+        if self.kind == ArgKind::OneOf {
+            let choices: Vec<String> = self.choices.iter().map(Self::bare).collect();
+            return choices.join(" | ");
+        }
         let words = [
             self.token,
             (self.kind != ArgKind::Word).then_some(self.name),
@@ -115,7 +180,7 @@ impl fmt::Display for ArgSpec {
             .flatten()
             .map(CStr::to_string_lossy)
             .collect();
-        write!(f, "{open}{}{close}", words.join(" "))
+        words.join(" ")
     }
 }
 
@@ -138,9 +203,9 @@ pub(super) fn register(
     handler: raw::RedisModuleCmdFunc,
 ) -> Result<(), String> {
     let failed = |step: &str| format!("{step} of {:?} was refused by the server", spec.name);
-    let (first_key, last_key, key_step) = match spec.key {
-        Some(_) => (1, 1, 1),
-        None => (0, 0, 0),
+    let (first_key, last_key, key_step) = match spec.keys {
+        Keys::First(_) | Keys::FirstAndGuarded => (1, 1, 1),
+        Keys::None | Keys::Numbered(_) => (0, 0, 0),
     };
     // SAFETY: the context is that of the module being loaded; name and flags end with a NUL; the
     // handler has the signature of a command.
@@ -175,14 +240,17 @@ fn describe(command: *mut raw::RedisModuleCommand, spec: &Spec) -> Option<()> {
         sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
         sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
     };
-    let mut keys: Vec<raw::RedisModuleCommandKeySpec> =
-        spec.key.map(key_spec).into_iter().collect();
+    let mut keys: Vec<raw::RedisModuleCommandKeySpec> = key_spec(spec.keys).into_iter().collect();
     // SAFETY: these are structs of integers and pointers. Zeroes are valid in all of them, and an
     // element of zeroes is how the server knows the end of a list.
     keys.push(unsafe { std::mem::zeroed() });
-    let mut args: Vec<_> = spec.args.iter().map(arg_spec).collect();
-    // SAFETY: as above.
-    args.push(unsafe { std::mem::zeroed() });
+    let mut choices: Vec<_> = spec.args.iter().map(|arg| arg_specs(arg.choices)).collect();
+    let mut args = arg_specs(spec.args);
+    for (arg, choices) in args.iter_mut().zip(&mut choices) {
+        if choices.len() > 1 {
+            arg.subargs = choices.as_mut_ptr();
+        }
+    }
     let info = raw::RedisModuleCommandInfo {
         version: &raw const version,
         summary: spec.summary.as_ptr(),
@@ -215,8 +283,13 @@ fn categorise(command: *mut raw::RedisModuleCommand, spec: &Spec) -> Option<()> 
         .then_some(())
 }
 
-/// A key as the first argument.
-fn key_spec(usage: KeyUse) -> raw::RedisModuleCommandKeySpec {
+/// Where a command's keys stand.
+fn key_spec(keys: Keys) -> Option<raw::RedisModuleCommandKeySpec> {
+    let usage = match keys {
+        Keys::None => return None,
+        Keys::First(usage) | Keys::Numbered(usage) => usage,
+        Keys::FirstAndGuarded => KeyUse::Read,
+    };
     let flags = match usage {
         KeyUse::Read => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
         KeyUse::Insert => {
@@ -240,13 +313,34 @@ fn key_spec(usage: KeyUse) -> raw::RedisModuleCommandKeySpec {
     spec.flags = flags.into();
     spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
     spec.bs.index.pos = 1;
+    if matches!(keys, Keys::Numbered(_)) {
+        spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
+        spec.fk.keynum = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 {
+            keynumidx: 0,
+            firstkey: 1,
+            keystep: 1,
+        };
+        return Some(spec);
+    }
+    if matches!(keys, Keys::FirstAndGuarded) {
+        spec.flags |= u64::from(raw::REDISMODULE_CMD_KEY_INCOMPLETE);
+    }
     spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
     spec.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 {
         lastkey: 0,
         keystep: 1,
         limit: 0,
     };
-    spec
+    Some(spec)
+}
+
+/// Arguments, and the element of zeroes after them.
+fn arg_specs(args: &[ArgSpec]) -> Vec<raw::RedisModuleCommandArg> {
+    args.iter()
+        .map(arg_spec)
+        // SAFETY: a struct of integers and pointers: zeroes are valid.
+        .chain([unsafe { std::mem::zeroed() }])
+        .collect()
 }
 
 fn arg_spec(arg: &ArgSpec) -> raw::RedisModuleCommandArg {
@@ -255,12 +349,15 @@ fn arg_spec(arg: &ArgSpec) -> raw::RedisModuleCommandArg {
         ArgKind::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
         ArgKind::Word => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
         ArgKind::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+        ArgKind::OneOf => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
     };
-    let flags = if arg.optional {
-        raw::REDISMODULE_CMD_ARG_OPTIONAL
-    } else {
-        raw::REDISMODULE_CMD_ARG_NONE
-    };
+    let mut flags = raw::REDISMODULE_CMD_ARG_NONE;
+    if arg.optional {
+        flags |= raw::REDISMODULE_CMD_ARG_OPTIONAL;
+    }
+    if arg.multiple {
+        flags |= raw::REDISMODULE_CMD_ARG_MULTIPLE;
+    }
     raw::RedisModuleCommandArg {
         name: arg.name.as_ptr(),
         type_: kind,

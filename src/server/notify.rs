@@ -12,6 +12,7 @@ pub(super) enum EventClass {
     Generic,
     String,
     Hash,
+    SortedSet,
     /// Events of this module's own, whose names begin with `lock.`.
     Module,
 }
@@ -64,6 +65,7 @@ impl Context<'_> {
             EventClass::Generic => raw::REDISMODULE_NOTIFY_GENERIC,
             EventClass::String => raw::REDISMODULE_NOTIFY_STRING,
             EventClass::Hash => raw::REDISMODULE_NOTIFY_HASH,
+            EventClass::SortedSet => raw::REDISMODULE_NOTIFY_ZSET,
             EventClass::Module => raw::REDISMODULE_NOTIFY_MODULE,
         };
         // SAFETY: context and key are alive, and the event ends with a NUL. The only failure is a

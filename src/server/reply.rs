@@ -18,6 +18,8 @@ pub(crate) enum Reply {
     Array(Vec<Reply>),
     /// Nothing yet: the client waits, or the server has answered it already.
     Later,
+    /// That of the command that stands in the arguments behind so many of them.
+    OfCommandAfter(usize),
     /// Pairs in order; RESP2 clients get them as one flat array.
     Map(Vec<(Reply, Reply)>),
 }
@@ -76,6 +78,18 @@ pub(crate) enum Error {
     RepeatedOption(&'static str),
     #[error("ERR option {0} needs a value")]
     OptionWithoutValue(&'static str),
+    #[error("ERR SHARED and LIMIT can't be given together")]
+    SharedAndLimit,
+    #[error("ERR numkeys is greater than the number of keys given")]
+    TooManyKeys,
+    #[error("ERR key '{0}' is given twice")]
+    RepeatedKey(Printable),
+    #[error("NOTHELD the token does not hold this lock")]
+    NotHeld,
+    #[error("ERR unknown command '{0}'")]
+    UnknownCommand(Printable),
+    #[error("ERR command '{0}' can't run under LOCK.GUARD: {1}")]
+    Unguardable(Printable, &'static str),
     #[error("ERR REQID needs an owner of yours, not '*'")]
     RequestOfGeneratedOwner,
     #[error("ERR WATCHDOG needs a connection to watch, and a script has none")]
@@ -135,7 +149,7 @@ pub(super) fn send(ctx: Context<'_>, reply: &Reply) {
     unsafe {
         match reply {
             Reply::Integer(value) => api!(RedisModule_ReplyWithLongLong(raw, *value)),
-            Reply::Later => super::api::OK,
+            Reply::Later | Reply::OfCommandAfter(_) => super::api::OK,
             Reply::Nil => api!(RedisModule_ReplyWithNull(raw)),
             Reply::Bulk(bytes) => api!(RedisModule_ReplyWithStringBuffer(
                 raw,

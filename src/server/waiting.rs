@@ -9,13 +9,14 @@ use super::reply::{Error, Printable, Reply};
 use super::state::Module;
 use super::string::OwnedStr;
 use super::watching;
-use crate::lock::deadlock::{Step, circle};
-use crate::lock::fence::Fence;
+use crate::lock::deadlock::{Holders, Keys, Step, circle};
+use crate::lock::fence::{Fence, Token};
 use crate::lock::lease::Deadline;
-use crate::lock::queue::{Full, HandOver, LockName, Waiter};
+use crate::lock::queue::{Full, HandOver, LockName, Locks, NoTokenLeft, Passed, Settled, Waiter};
 use crate::lock::record::{Owner, OwnerBuf, RequestIdBuf};
-use crate::lock::rules::{Acquire, Released, Remainder, release};
+use crate::lock::rules::{Acquire, Asker, LockState, Released, Remainder, Write, release};
 use crate::lock::time::SteadyMillis;
+use redis_module::raw;
 use std::num::NonZeroU64;
 
 /// How long a client is content to wait.
@@ -27,50 +28,78 @@ pub(crate) enum Timeout {
 
 /// Opens the key of a lock to change it, with everything done that was due for it: what the caller
 /// finds is what the last one in the queue will have found, and nobody overtakes.
+///
+/// This can change other keys too, those that a waiter for several locks is granted. So none of
+/// them may be open.
 pub(crate) fn open<'c>(ctx: Context<'c>, module: &mut Module, key: super::Arg<'c>) -> Key<'c> {
     return_unclaimed(ctx, module);
     let mut key = Key::for_writing(ctx, key);
+    key.drop_lapsed_shares();
     if let Some(name) = module.waits.name(ctx.db(), key.name().bytes()) {
         settle(ctx, module, &name, &mut key);
     }
     key
 }
 
-/// The lock of `key` is free: passes it to the head of its queue, or deletes the key.
-pub(crate) fn free(ctx: Context<'_>, module: &mut Module, key: &mut Key<'_>) {
-    watching::end(ctx, module, key);
-    let name = module.waits.name(ctx.db(), key.name().bytes());
-    let passed_on = name.is_some_and(|name| {
-        let outcome = module
-            .waits
-            .settle(&name, None, clock::wall_clock(), &mut module.fence);
-        match outcome {
-            Ok(Some(hand_over)) => {
-                grant(ctx, module, &name, key, hand_over);
-                true
-            }
-            Ok(None) => false,
-            Err(error) => {
-                reject_all(module, &name, || error.into());
-                false
+/// Ends a hold, which leaves `remainder` of the lock. What becomes free passes to those who wait.
+pub(crate) fn end_hold(
+    ctx: Context<'_>,
+    module: &mut Module,
+    key: &mut Key<'_>,
+    owner: Owner<'_>,
+    token: Option<Token>,
+    remainder: Remainder,
+) {
+    match remainder {
+        Remainder::Free => {
+            watching::end(ctx, module, key, token);
+            free(ctx, module, key);
+        }
+        Remainder::Record(put) => key.put(&put),
+        Remainder::HashCount(holds) => key.set_hash_count(owner.bytes(), holds),
+        Remainder::OtherShares => {
+            watching::end(ctx, module, key, token);
+            key.remove_share(owner);
+            if let Some(name) = module.waits.name(ctx.db(), key.name().bytes()) {
+                settle(ctx, module, &name, key);
             }
         }
-    });
-    if !passed_on {
-        key.delete();
     }
 }
 
-/// The lease of a lock, which somebody may wait for or watch, ends at another moment than it did.
+/// The lock of `key`, which one owner had alone, is free: passes it to the head of its queue, or
+/// deletes the key.
+fn free(ctx: Context<'_>, module: &mut Module, key: &mut Key<'_>) {
+    let name = module.waits.name(ctx.db(), key.name().bytes());
+    let next = name.as_ref().map_or(Next::Nobody, |name| {
+        let outcome = module.waits.settle(
+            name,
+            &LockState::Free,
+            clock::wall_clock(),
+            &mut module.fence,
+        );
+        carry_out(ctx, module, name, key, outcome.map_err(Error::from))
+    });
+    match (next, name) {
+        (Next::Taken, _) => {}
+        // Others may share it.
+        (Next::MoreRoom, Some(name)) => settle(ctx, module, &name, key),
+        _ => key.delete(),
+    }
+}
+
+/// The lease of a hold, which somebody may wait for or watch, ends at another moment than it did.
 pub(crate) fn lease_changed(
     ctx: Context<'_>,
     module: &mut Module,
     key: &Key<'_>,
+    token: Option<Token>,
     deadline: Option<Deadline>,
 ) {
-    watching::lease_changed(ctx, module, key, deadline);
+    watching::lease_changed(ctx, module, key, token, deadline);
     if let Some(name) = module.waits.name(ctx.db(), key.name().bytes()) {
-        module.waits.note_deadline(&name, deadline);
+        let next_lapse = key.next_lapse(&mut module.fence);
+        module.waits.note_deadline(&name, next_lapse);
     }
 }
 
@@ -84,16 +113,22 @@ pub(crate) struct Wait<'a> {
     pub(crate) tells_owner: bool,
 }
 
-/// Lets the client of `ctx` wait for a lock that is held up to `deadline`. Its key is closed: the
-/// search for a deadlock opens keys, perhaps this one.
+/// A lock to wait for: its key, and when a present hold of it lapses next.
+#[derive(Clone, Copy)]
+pub(crate) struct Held<'a> {
+    pub(crate) key: super::Arg<'a>,
+    pub(crate) next_lapse: Option<Deadline>,
+}
+
+/// Lets the client of `ctx` wait for locks that are held or waited for. Their keys are closed: the
+/// search for a deadlock opens keys, perhaps these.
 ///
 /// Where a client cannot be blocked, in a transaction, in a script, it is answered as if it had
 /// not wanted to wait.
 pub(crate) fn wait(
     ctx: Context<'_>,
     module: &mut Module,
-    key: super::Arg<'_>,
-    deadline: Option<Deadline>,
+    held: &[Held<'_>],
     wait: &Wait<'_>,
 ) -> Result<Reply, Error> {
     if !ctx.may_block() {
@@ -101,21 +136,27 @@ pub(crate) fn wait(
         return Ok(Reply::Nil);
     }
     let asked = wait.asked;
-    let (db, name) = (ctx.db(), key.bytes());
-    let lock = LockName {
-        db,
-        key: name.into(),
+    let locks: Locks = held
+        .iter()
+        .map(|held| LockName {
+            db: ctx.db(),
+            key: held.key.bytes().into(),
+        })
+        .collect();
+    let mut keys = KeyReader {
+        ctx,
+        fence: &mut module.fence,
     };
-    if let Some(circle) = circle(&module.waits, asked.owner, lock, |lock| {
-        holder_of(ctx, &mut module.fence, lock)
-    }) {
+    if let Some(circle) = circle(&module.waits, asked.owner, &locks, asked.mode, &mut keys) {
         module.stats.deadlocks += 1;
-        ctx.notify_lock(LockEvent::Deadlock, key);
+        if let Some(first) = circle.first() {
+            ctx.notify_lock(LockEvent::Deadlock, OwnedStr::new(&first.lock.key).as_str());
+        }
         return Err(Error::Deadlock(describe(&circle)));
     }
     module
         .waits
-        .check_room(db, name, module.limits)
+        .check_room(&locks, module.limits)
         .map_err(|full| {
             module.stats.queue_full += 1;
             Error::QueueFull(match full {
@@ -130,14 +171,14 @@ pub(crate) fn wait(
     let since = clock::clocks().steady;
     let handle = client.handle();
     let ticket = module.waits.join(
-        db,
-        name,
-        deadline,
+        locks
+            .into_iter()
+            .zip(held.iter().map(|held| held.next_lapse)),
         Waiter {
             owner: OwnerBuf::from(asked.owner),
             ttl: asked.ttl,
             request: asked.request.map(RequestIdBuf::from),
-            reentrant: asked.reentrant,
+            mode: asked.mode,
             watch: wait.watch,
             since,
             until: match wait.timeout {
@@ -152,15 +193,61 @@ pub(crate) fn wait(
     Ok(Reply::Later)
 }
 
-/// Who holds a lock, if it is somebody who could wait for another: the value of a plain lock can
-/// be of any size, and one that is no owner of a command closes no circle.
-fn holder_of(ctx: Context<'_>, fence: &mut Fence, lock: &LockName) -> Option<OwnerBuf> {
-    let key = OwnedStr::new(&lock.key);
-    ctx.in_db(lock.db, |ctx| {
-        let key = Key::for_reading(ctx, key.as_str());
-        let hold = key.hold(fence).ok()??;
-        Owner::new(&hold.owner).map(OwnerBuf::from)
-    })
+/// The keys, as the search for deadlocks reads them.
+struct KeyReader<'c, 'm> {
+    ctx: Context<'c>,
+    fence: &'m mut Fence,
+}
+
+impl KeyReader<'_, '_> {
+    /// Looks at the key of a lock.
+    fn look<R>(&mut self, lock: &LockName, look: impl FnOnce(&Key<'_>, &mut Fence) -> R) -> R {
+        let name = OwnedStr::new(&lock.key);
+        self.ctx.in_db(lock.db, |ctx| {
+            look(&Key::for_reading(ctx, name.as_str()), self.fence)
+        })
+    }
+}
+
+impl Keys for KeyReader<'_, '_> {
+    /// The value of a plain lock can be of any size, and one that is no owner of a command is nobody
+    /// who could wait for another.
+    fn holders(&mut self, lock: &LockName) -> Holders {
+        self.look(lock, |key, fence| {
+            if key.kind() == Some(raw::REDISMODULE_KEYTYPE_ZSET) {
+                return Holders::Sharing(key.sharing_estimate());
+            }
+            match key.exclusive(fence) {
+                Ok(LockState::Exclusive(hold)) => Owner::new(&hold.owner)
+                    .map_or(Holders::Nobody, |owner| Holders::One(OwnerBuf::from(owner))),
+                _ => Holders::Nobody,
+            }
+        })
+    }
+
+    fn sharing_among<'a>(
+        &mut self,
+        lock: &LockName,
+        owners: &mut dyn Iterator<Item = &'a OwnerBuf>,
+    ) -> Vec<OwnerBuf> {
+        self.look(lock, |key, _| {
+            if key.kind() == Some(raw::REDISMODULE_KEYTYPE_ZSET) {
+                key.sharing_among(owners)
+            } else {
+                Vec::new()
+            }
+        })
+    }
+
+    fn sharing(&mut self, lock: &LockName) -> Vec<OwnerBuf> {
+        self.look(lock, |key, fence| {
+            key.holders(fence)
+                .unwrap_or_default()
+                .iter()
+                .filter_map(|holder| Owner::new(&holder.owner).map(OwnerBuf::from))
+                .collect()
+        })
+    }
 }
 
 /// The most steps of a circle of waits that an error names.
@@ -175,9 +262,10 @@ fn describe(circle: &[Step]) -> String {
         .take(MAX_STEPS_SHOWN)
         .map(|(wait, holder)| {
             format!(
-                "{} waits for {} held by {}",
+                "{} waits for {} {} {}",
                 Printable::new(wait.owner.as_owner().bytes()),
                 Printable::new(&wait.lock.key),
+                if wait.is_behind { "behind" } else { "held by" },
                 Printable::new(holder.owner.as_owner().bytes())
             )
         })
@@ -188,25 +276,112 @@ fn describe(circle: &[Step]) -> String {
     steps.join(", ")
 }
 
-/// Looks at a lock that somebody waits for, and passes it on when it is free. Whoever waits for
-/// what turns out to be no lock is told so.
+/// What there is to do after a look at a queue.
+enum Next {
+    /// Nobody was granted, and the lock is as it was.
+    Nobody,
+    /// Somebody has the lock alone now.
+    Taken,
+    /// The next in the queue may be granted too: somebody got a share, or is gone.
+    MoreRoom,
+}
+
+/// Looks at a lock that somebody waits for, and passes it on to as many as can have it. Whoever
+/// waits for what turns out to be no lock is told so.
 fn settle(ctx: Context<'_>, module: &mut Module, name: &LockName, key: &mut Key<'_>) {
-    let outcome = match key.hold(&mut module.fence) {
-        Ok(None) if !ctx.serves(key.name()) => Err(Error::SlotMoving),
-        Ok(hold) => module
-            .waits
-            .settle(name, hold.as_ref(), clock::wall_clock(), &mut module.fence)
-            .map_err(Error::from),
-        Err(error) => Err(error),
-    };
-    match outcome {
-        Ok(Some(hand_over)) => grant(ctx, module, name, key, hand_over),
-        Ok(None) => {}
-        Err(error) => reject_all(module, name, || error.clone()),
+    while let Some(head) = module.waits.head(name) {
+        let is_served = key.kind().is_some() || ctx.serves(key.name());
+        let outcome = match key.state(head.asked().asker(), &mut module.fence) {
+            Ok(LockState::Free) if !is_served => Err(Error::SlotMoving),
+            Ok(state) => module
+                .waits
+                .settle(name, &state, clock::wall_clock(), &mut module.fence)
+                .map_err(Error::from),
+            Err(error) => Err(error),
+        };
+        match carry_out(ctx, module, name, key, outcome) {
+            Next::MoreRoom => {}
+            Next::Nobody | Next::Taken => break,
+        }
     }
 }
 
-/// Writes the record of a new holder and tells it.
+/// Does what came of a look at a queue. `key` is that of the lock.
+fn carry_out(
+    ctx: Context<'_>,
+    module: &mut Module,
+    name: &LockName,
+    key: &mut Key<'_>,
+    outcome: Result<Settled<Blocked>, Error>,
+) -> Next {
+    match outcome {
+        Ok(Settled::Waiting) => Next::Nobody,
+        Ok(Settled::Passed(hand_over)) => {
+            let is_shared = hand_over
+                .locks
+                .iter()
+                .any(|passed| matches!(passed.write, Write::Share(_)));
+            grant(ctx, module, name, key, hand_over);
+            if is_shared {
+                Next::MoreRoom
+            } else {
+                Next::Taken
+            }
+        }
+        Ok(Settled::Several(ticket, locks)) => {
+            let others = locks.iter().filter(|lock| *lock != name);
+            match are_free(ctx, module, others) {
+                Ok(true) => {
+                    let outcome =
+                        module
+                            .waits
+                            .pass_all(ticket, clock::wall_clock(), &mut module.fence);
+                    let outcome = outcome.map_err(|NoTokenLeft| Error::NoTokenLeft);
+                    carry_out(ctx, module, name, key, outcome)
+                }
+                Ok(false) => Next::Nobody,
+                Err((lock, error)) => {
+                    reject_all(module, &lock, || error.clone());
+                    Next::MoreRoom
+                }
+            }
+        }
+        Err(error) => {
+            reject_all(module, name, || error.clone());
+            Next::Nobody
+        }
+    }
+}
+
+/// Whether locks that somebody waits for are all free. An error when one of them is none, or is
+/// another server's.
+fn are_free<'l>(
+    ctx: Context<'_>,
+    module: &mut Module,
+    locks: impl Iterator<Item = &'l LockName>,
+) -> Result<bool, (LockName, Error)> {
+    for lock in locks {
+        let name = OwnedStr::new(&lock.key);
+        let mut key = Key::for_writing(ctx, name.as_str());
+        key.drop_lapsed_shares();
+        let Some(head) = module.waits.head(lock) else {
+            return Ok(false);
+        };
+        let is_served = key.kind().is_some() || ctx.serves(key.name());
+        match key.state(head.asked().asker(), &mut module.fence) {
+            Ok(LockState::Free) if !is_served => return Err((lock.clone(), Error::SlotMoving)),
+            Ok(LockState::Free) => {}
+            Ok(state) => {
+                module.waits.note_deadline(lock, state.next_lapse());
+                return Ok(false);
+            }
+            Err(error) => return Err((lock.clone(), error)),
+        }
+    }
+    Ok(true)
+}
+
+/// Writes what makes the new holder one, and tells it. `key` is that of the lock `name`.
 fn grant(
     ctx: Context<'_>,
     module: &mut Module,
@@ -214,14 +389,22 @@ fn grant(
     key: &mut Key<'_>,
     hand_over: HandOver<Blocked>,
 ) {
-    let now = clock::clocks().steady;
-    if hand_over.after_expiry {
-        module.stats.expiries += 1;
-        key.notify(LockEvent::Expired);
+    let token = hand_over.token;
+    if let Some(first) = hand_over.granted.first() {
+        let asked = first.waiter.asked();
+        for passed in &hand_over.locks {
+            module.stats.handovers += 1;
+            module.stats.expiries += u64::from(passed.after_expiry);
+            if passed.name == *name {
+                hand_over_key(key, &asked, token, passed);
+            } else {
+                let other = OwnedStr::new(&passed.name.key);
+                let mut key = Key::for_writing(ctx, other.as_str());
+                hand_over_key(&mut key, &asked, token, passed);
+            }
+        }
     }
-    module.stats.handovers += 1;
-    key.put(&hand_over.put);
-    key.notify(LockEvent::HandedOver);
+    let now = clock::clocks().steady;
     let mut claims: Vec<Claim> = Vec::new();
     for granted in hand_over.granted {
         let waiter = granted.waiter;
@@ -233,33 +416,41 @@ fn grant(
         if waiter.watch {
             let owner = waiter.owner.as_owner();
             let client = waiter.client.client_id;
-            watching::begin(
-                ctx,
-                module,
-                name.clone(),
-                client,
-                owner,
-                granted.token,
-                waiter.ttl,
-            );
+            for lock in &granted.locks {
+                watching::begin(ctx, module, lock.clone(), client, owner, token, waiter.ttl);
+            }
         }
         let owner = waiter.client.tells_owner.then(|| waiter.owner.as_owner());
-        let reply = Reply::grant(granted.token, owner);
+        let reply = Reply::grant(token, owner);
         if claims.len() <= granted.hold {
-            claims.push(Claim::default());
+            claims.resize_with(granted.hold + 1, Claim::default);
         }
         let grant = claims.get(granted.hold).map(|claim| Grant {
-            hold: HeldLock {
-                lock: name.clone(),
-                owner: waiter.owner.clone(),
-                token: granted.token,
-            },
+            holds: granted
+                .locks
+                .into_iter()
+                .map(|lock| HeldLock {
+                    lock,
+                    owner: waiter.owner.clone(),
+                    token,
+                })
+                .collect(),
+            token,
             request: waiter.request.clone(),
             claim: claim.clone(),
         });
         module.in_flight.add();
         waiter.client.answer(Ok(reply), grant);
     }
+}
+
+/// Writes what makes the one who asked a holder of one lock.
+fn hand_over_key(key: &mut Key<'_>, asked: &Acquire<'_>, token: Token, passed: &Passed) {
+    if passed.after_expiry {
+        key.notify(LockEvent::Expired);
+    }
+    key.grant(asked.owner, asked.request, token, &passed.write);
+    key.notify(LockEvent::HandedOver);
 }
 
 /// Sends everybody away who waits for a lock.
@@ -275,19 +466,15 @@ fn return_unclaimed(ctx: Context<'_>, module: &mut Module) {
     while let Some(hold) = module.unclaimed.pop() {
         module.stats.unclaimed += 1;
         let key = OwnedStr::new(&hold.lock.key);
+        let owner = hold.owner.as_owner();
         ctx.in_db(hold.lock.db, |ctx| {
             let mut key = Key::for_writing(ctx, key.as_str());
-            let decision = match key.hold(&mut module.fence) {
-                Ok(found) => release(found.as_ref(), hold.owner.as_owner(), Some(hold.token)),
-                Err(_) => Released::NotYours,
-            };
-            match decision {
-                Released::Ended(Remainder::Free) => free(ctx, module, &mut key),
-                Released::Ended(Remainder::Record(put)) => key.put(&put),
-                // A foreign hash has no token, so it is never a grant of ours.
-                Released::Ended(Remainder::HashCount(_))
-                | Released::NotYours
-                | Released::NoLock => {}
+            key.drop_lapsed_shares();
+            let decision = key
+                .state(Asker::of(owner), &mut module.fence)
+                .map(|state| release(&state, owner, Some(hold.token)));
+            if let Ok(Released::Ended(token, remainder)) = decision {
+                end_hold(ctx, module, &mut key, owner, token, remainder);
             }
         });
     }
@@ -314,6 +501,7 @@ pub(super) fn do_what_is_due(ctx: Context<'_>, module: &mut Module) {
         let key = OwnedStr::new(&name.key);
         ctx.in_db(name.db, |ctx| {
             let mut key = Key::for_writing(ctx, key.as_str());
+            key.drop_lapsed_shares();
             settle(ctx, module, &name, &mut key);
         });
     }

@@ -12,6 +12,7 @@ use crate::lock::fence::Token;
 use crate::lock::lease::{Deadline, Ttl};
 use crate::lock::queue::LockName;
 use crate::lock::record::Owner;
+use crate::lock::rules::Asker;
 use crate::lock::watchdog::{ClientId, Due, Lost, Watch};
 use redis_module::raw;
 
@@ -32,11 +33,11 @@ pub(super) fn begin(
         .start(ctx, raw::REDISMODULE_EVENT_CLIENT_CHANGE);
 }
 
-/// Begins to watch the lock of an open key for the client of a command.
+/// Begins to watch a lock for the client of a command.
 pub(crate) fn watch(
     ctx: Context<'_>,
     module: &mut Module,
-    key: &Key<'_>,
+    key: super::Arg<'_>,
     client: ClientId,
     owner: Owner<'_>,
     token: Token,
@@ -44,36 +45,41 @@ pub(crate) fn watch(
 ) {
     let lock = LockName {
         db: ctx.db(),
-        key: key.name().bytes().into(),
+        key: key.bytes().into(),
     };
     begin(ctx, module, lock, client, owner, token, ttl);
 }
 
-/// Ends all watches over the lock of an open key.
-pub(super) fn end(ctx: Context<'_>, module: &mut Module, key: &Key<'_>) {
-    if !module.watches.is_empty() {
-        module.watches.end_lock(&LockName {
+/// Ends all watches over a hold of the lock of an open key.
+pub(super) fn end(ctx: Context<'_>, module: &mut Module, key: &Key<'_>, token: Option<Token>) {
+    if let Some(token) = token.filter(|_| !module.watches.is_empty()) {
+        let lock = LockName {
             db: ctx.db(),
             key: key.name().bytes().into(),
-        });
+        };
+        module.watches.end_hold(&lock, token);
     }
 }
 
-/// The lease of a lock ends at another moment than it did: its watches are in time for it.
+/// The lease of a hold ends at another moment than it did: its watches are in time for it.
 pub(super) fn lease_changed(
     ctx: Context<'_>,
     module: &mut Module,
     key: &Key<'_>,
+    token: Option<Token>,
     deadline: Option<Deadline>,
 ) {
-    if let Some(deadline) = deadline.filter(|_| !module.watches.is_empty()) {
+    if module.watches.is_empty() {
+        return;
+    }
+    if let Some((token, deadline)) = token.zip(deadline) {
         let lock = LockName {
             db: ctx.db(),
             key: key.name().bytes().into(),
         };
         let now = clocks();
         let left = deadline.left(now.wall.as_millis()).unsigned_abs();
-        module.watches.note_lease(&lock, left, now.steady);
+        module.watches.note_lease(&lock, token, left, now.steady);
     }
 }
 
@@ -100,16 +106,20 @@ pub(super) fn renew_due(ctx: Context<'_>, module: &mut Module) {
 /// Renews one lease, or finds that it is lost.
 fn renew(ctx: Context<'_>, module: &mut Module, key: &mut Key<'_>, lock: &LockName, watch: &Watch) {
     // What is no lock any more is a lost lock too.
-    let outcome = match key.hold(&mut module.fence) {
-        Ok(hold) => watch.renew(hold.as_ref(), clocks().wall.as_millis()),
+    let owner = watch.owner.as_owner();
+    let outcome = match key.state(Asker::of(owner), &mut module.fence) {
+        Ok(state) => watch.renew(&state, clocks().wall.as_millis()),
         Err(_) => Err(Lost),
     };
     match outcome {
         Ok(None) => {}
         Ok(Some(deadline)) => {
             module.stats.watchdog_renewals += 1;
-            key.set_deadline(deadline);
-            module.waits.note_deadline(lock, Some(deadline));
+            key.renew(owner, deadline);
+            if let Some(name) = module.waits.name(lock.db, &lock.key) {
+                let next_lapse = key.next_lapse(&mut module.fence);
+                module.waits.note_deadline(&name, next_lapse);
+            }
         }
         Err(Lost) => {
             module.stats.lost += 1;

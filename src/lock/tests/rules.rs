@@ -1,4 +1,4 @@
-//! Random histories of one lock, against a model that is too simple to be wrong.
+//! Random histories of one exclusive lock, against a model that is too simple to be wrong.
 //!
 //! The rules work on what a key holds: bytes and a deadline. The model knows no bytes; it keeps the
 //! holder as a struct, and for the token only whether it rose.
@@ -7,7 +7,8 @@ use crate::lock::fence::{Fence, Token};
 use crate::lock::lease::{Deadline, Ttl};
 use crate::lock::record::{Owner, RequestId};
 use crate::lock::rules::{
-    Acquire, Acquired, Hold, Put, Released, Remainder, Renewed, acquire, release, renew,
+    Acquire, Acquired, Hold, LockState, Mode, Put, Released, Remainder, Renewed, Write, acquire,
+    release, renew,
 };
 use crate::lock::time::{UnixMicros, UnixMillis};
 use proptest::prelude::*;
@@ -19,10 +20,12 @@ struct Keyspace {
 }
 
 impl Keyspace {
-    fn hold(&self) -> Option<Hold<'_>> {
+    fn state(&self) -> LockState<'_> {
         self.value
             .as_ref()
-            .map(|(value, deadline)| Hold::of_string(value, *deadline))
+            .map_or(LockState::Free, |(value, deadline)| {
+                LockState::Exclusive(Hold::of_string(value, *deadline))
+            })
     }
 
     fn put(&mut self, put: &Put) {
@@ -127,12 +130,12 @@ proptest! {
                         owner: Owner::new(owner.as_bytes()).expect("in range"),
                         ttl: Ttl::from_millis(ttl).expect("in range"),
                         request: request_bytes.as_ref().map(|id| RequestId::new(id).expect("in range")),
-                        reentrant,
+                        mode: Mode::Exclusive { reentrant },
                     };
-                    let decision = acquire(keyspace.hold().as_ref(), &asked, micros, &mut fence);
+                    let decision = acquire(&keyspace.state(), &asked, false, micros, &mut fence);
                     match &mut model {
                         None => {
-                            let Acquired::Granted(token, put) = decision else {
+                            let Acquired::Granted(token, Write::Record(put)) = decision else {
                                 return Err(TestCaseError::fail(format!("{decision:?} of a free lock")));
                             };
                             prop_assert!(token.get() > highest);
@@ -165,21 +168,21 @@ proptest! {
                     let (token, matches) =
                         named(with_token, model.as_ref().and_then(|holder| holder.token));
                     let asked = Owner::new(owner.as_bytes()).expect("in range");
-                    let decision = release(keyspace.hold().as_ref(), asked, token);
+                    let decision = release(&keyspace.state(), asked, token);
                     match &mut model {
                         None => prop_assert_eq!(decision, Released::NoLock),
                         Some(holder) if holder.owner != owner || !matches => {
                             prop_assert_eq!(decision, Released::NotYours);
                         }
                         Some(holder) if holder.holds > 1 => {
-                            let Released::Ended(Remainder::Record(put)) = decision else {
+                            let Released::Ended(_, Remainder::Record(put)) = decision else {
                                 return Err(TestCaseError::fail(format!("{decision:?} of an inner hold")));
                             };
                             keyspace.put(&put);
                             holder.holds -= 1;
                         }
-                        Some(_) => {
-                            prop_assert_eq!(decision, Released::Ended(Remainder::Free));
+                        Some(holder) => {
+                            prop_assert_eq!(decision, Released::Ended(holder.token, Remainder::Free));
                             keyspace.value = None;
                             model = None;
                         }
@@ -190,14 +193,14 @@ proptest! {
                         named(with_token, model.as_ref().and_then(|holder| holder.token));
                     let asked = Owner::new(owner.as_bytes()).expect("in range");
                     let ttl_ms = Ttl::from_millis(ttl).expect("in range");
-                    let decision = renew(keyspace.hold().as_ref(), asked, token, ttl_ms, micros);
+                    let decision = renew(&keyspace.state(), asked, token, ttl_ms, micros);
                     match &mut model {
                         None => prop_assert_eq!(decision, Renewed::NoLock),
                         Some(holder) if holder.owner != owner || !matches => {
                             prop_assert_eq!(decision, Renewed::NotYours);
                         }
                         Some(holder) => {
-                            prop_assert_eq!(decision, Renewed::Until(Deadline(now + ttl)));
+                            prop_assert_eq!(decision, Renewed::Until(holder.token, Deadline(now + ttl)));
                             if let Some((_, deadline)) = &mut keyspace.value {
                                 *deadline = Some(Deadline(now + ttl));
                             }
@@ -227,7 +230,10 @@ proptest! {
             }
 
             // What an operator sees is what the model knows.
-            let hold = keyspace.hold();
+            let hold = match keyspace.state() {
+                LockState::Exclusive(hold) => Some(hold),
+                _ => None,
+            };
             prop_assert_eq!(
                 hold.as_ref().map(|hold| (&*hold.owner, hold.holds, hold.token(), hold.deadline)),
                 model.as_ref().map(|holder| (

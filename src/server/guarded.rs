@@ -1,0 +1,225 @@
+//! The command that `LOCK.GUARD` runs: which it may be, which keys it has, and running it.
+
+use super::api::api;
+use super::args::Args;
+use super::context::Context;
+use super::reply::{Error, Printable, send_error};
+use redis_module::raw;
+use std::ffi::{CString, c_int};
+use std::ptr;
+
+/// The command that stands in front of a guarded one. Under itself it would only nest.
+const GUARD: &[u8] = b"LOCK.GUARD";
+
+/// How many arguments stand before the guarded command.
+const OWN_ARGS: usize = 2;
+
+/// Refuses commands that make no sense under a guard, by what the server says of them: those that
+/// would wait, and those that change or are about the connection. So does the server for most of
+/// them when they come from a script, but not in words that a caller of `LOCK.GUARD` would expect.
+///
+/// `args` begin with the command.
+pub(crate) fn check_guardable(ctx: Context<'_>, mut args: Args<'_>) -> Result<(), Error> {
+    let name = args.next().ok_or(Error::WrongArity)?.bytes();
+    let refuse = |reason| Err(Error::Unguardable(Printable::new(name), reason));
+    if name.eq_ignore_ascii_case(GUARD) {
+        return refuse("it is a guard itself");
+    }
+    let full_name = args
+        .next()
+        .map(|subcommand| [name, b"|", subcommand.bytes()].concat());
+    let known = full_name
+        .and_then(|full_name| traits_of(ctx, &full_name).transpose())
+        .or_else(|| traits_of(ctx, name).transpose());
+    let traits = match known {
+        None => return Err(Error::UnknownCommand(Printable::new(name))),
+        Some(Err(NoAnswer)) => return refuse("the server does not say what it is"),
+        Some(Ok(traits)) => traits,
+    };
+    let has = |word: &str| traits.iter().any(|known| known == word.as_bytes());
+    if has("blocking") || has("@blocking") {
+        refuse("it may block")
+    } else if has("@connection") {
+        refuse("it is about the connection")
+    } else if has("noscript") {
+        refuse("it can't run in a script either")
+    } else {
+        Ok(())
+    }
+}
+
+/// The server does not answer `COMMAND INFO`, because it is renamed or switched off.
+struct NoAnswer;
+
+/// The flags and the ACL categories of a command. `None` when there is no such command.
+fn traits_of(ctx: Context<'_>, name: &[u8]) -> Result<Option<Vec<Vec<u8>>>, NoAnswer> {
+    // SAFETY: the context is alive, and each letter of the format has its argument: a C string, a
+    // buffer and its length. The reply is freed by the one who got it; what is taken out of it
+    // belongs to it, and is copied.
+    unsafe {
+        let reply = api!(RedisModule_Call(
+            ctx.as_raw(),
+            c"COMMAND".as_ptr(),
+            c"cb".as_ptr(),
+            c"INFO".as_ptr(),
+            name.as_ptr(),
+            name.len()
+        ));
+        if reply.is_null() {
+            return Err(NoAnswer);
+        }
+        let command = element(reply, 0);
+        let traits = [FLAGS, CATEGORIES].map(|index| texts(element(command, index)));
+        let is_known = !command.is_null() && kind(command) == raw::REDISMODULE_REPLY_ARRAY;
+        api!(RedisModule_FreeCallReply(reply));
+        Ok(is_known.then(|| traits.concat()))
+    }
+}
+
+/// Where a command's flags stand in the answer of `COMMAND INFO`.
+const FLAGS: usize = 2;
+/// Where its ACL categories stand.
+const CATEGORIES: usize = 6;
+
+/// The type of a reply, by the server's numbers.
+///
+/// # Safety
+/// `reply` is alive, or null.
+unsafe fn kind(reply: *mut raw::RedisModuleCallReply) -> isize {
+    // SAFETY: passed on to the caller; the server takes null too.
+    unsafe { api!(RedisModule_CallReplyType(reply)) }
+        .try_into()
+        .unwrap_or(raw::REDISMODULE_REPLY_UNKNOWN)
+}
+
+/// An element of an array. Null when it is no array or not so long.
+///
+/// # Safety
+/// `reply` is alive, or null.
+unsafe fn element(
+    reply: *mut raw::RedisModuleCallReply,
+    index: usize,
+) -> *mut raw::RedisModuleCallReply {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        let is_list =
+            [raw::REDISMODULE_REPLY_ARRAY, raw::REDISMODULE_REPLY_SET].contains(&kind(reply));
+        if !is_list || index >= api!(RedisModule_CallReplyLength(reply)) {
+            ptr::null_mut()
+        } else if kind(reply) == raw::REDISMODULE_REPLY_ARRAY {
+            api!(RedisModule_CallReplyArrayElement(reply, index))
+        } else {
+            api!(RedisModule_CallReplySetElement(reply, index))
+        }
+    }
+}
+
+/// The texts of a list of texts.
+///
+/// # Safety
+/// `reply` is alive, or null.
+unsafe fn texts(reply: *mut raw::RedisModuleCallReply) -> Vec<Vec<u8>> {
+    let mut texts = Vec::new();
+    // SAFETY: passed on to the caller. The server answers with a pointer to as many bytes as it
+    // says, or with null for what is no text.
+    unsafe {
+        while let Some(item) = element(reply, texts.len()).as_mut() {
+            let mut len = 0;
+            let start = api!(RedisModule_CallReplyStringPtr(item, &raw mut len));
+            texts.push(if start.is_null() {
+                Vec::new()
+            } else {
+                std::slice::from_raw_parts(start.cast::<u8>(), len).to_vec()
+            });
+        }
+    }
+    texts
+}
+
+/// Runs the command that stands in the arguments behind so many of them, as the user that the client
+/// has, and answers with what it answers. Its effects are replicated as those of the command itself.
+pub(super) fn run(ctx: Context<'_>, mut args: Args<'_>, skipped: usize) {
+    args.by_ref().take(skipped).for_each(drop);
+    let name = args.next().map(super::Arg::bytes).unwrap_or_default();
+    let (words, count) = args.as_raw();
+    let Ok(command) = CString::new(name) else {
+        send_error(ctx, &Error::UnknownCommand(Printable::new(name)));
+        return;
+    };
+    // SAFETY: the context is that of a command, and the format's vector is the rest of its
+    // arguments. The reply is sent before it is freed, both by the one who got it.
+    //
+    // "!" replicates, "0" answers by the client's protocol, "C" checks the rights of its user, "S"
+    // and "M" check all that the server checks of a command in a script, and "E" makes errors
+    // replies.
+    unsafe {
+        let reply = api!(RedisModule_Call(
+            ctx.as_raw(),
+            command.as_ptr(),
+            c"!0CSMEv".as_ptr(),
+            words,
+            count
+        ));
+        if reply.is_null() {
+            send_error(ctx, &Error::Internal);
+            return;
+        }
+        api!(RedisModule_ReplyWithCallReply(ctx.as_raw(), reply));
+        api!(RedisModule_FreeCallReply(reply));
+    }
+}
+
+/// Whether the server does not run the command but asks where its keys are.
+pub(super) fn is_asked_for_keys(ctx: Context<'_>) -> bool {
+    // SAFETY: the context is alive.
+    unsafe { api!(RedisModule_IsKeysPositionRequest(ctx.as_raw())) != 0 }
+}
+
+/// Tells the server where the keys of a guarded command are: that of the lock, and the command's
+/// own. Of a command that it does not know it will see that for itself.
+pub(super) fn tell_keys(ctx: Context<'_>, mut args: Args<'_>) {
+    const LOCK: c_int =
+        (raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS).cast_signed();
+    // SAFETY: the context is that of a request for keys.
+    unsafe { api!(RedisModule_KeyAtPosWithFlags(ctx.as_raw(), 1, LOCK)) };
+    args.by_ref().take(OWN_ARGS).for_each(drop);
+    let (words, count) = args.as_raw();
+    let is_guard = args
+        .next()
+        .is_none_or(|name| name.bytes().eq_ignore_ascii_case(GUARD));
+    let (Ok(count), false) = (c_int::try_from(count), is_guard) else {
+        return;
+    };
+    // The name of this command, and what stands before the other.
+    let offset = 1 + c_int::try_from(OWN_ARGS).unwrap_or(c_int::MAX);
+    let mut number = 0;
+    let mut flags: *mut c_int = ptr::null_mut();
+    // SAFETY: the words are the rest of the arguments. The server answers with two lists of as many
+    // elements as it says, which are freed here, or with null.
+    unsafe {
+        let positions = api!(RedisModule_GetCommandKeysWithFlags(
+            ctx.as_raw(),
+            words,
+            count,
+            &raw mut number,
+            &raw mut flags
+        ));
+        if positions.is_null() {
+            return;
+        }
+        let number = usize::try_from(number).unwrap_or(0);
+        let positions_of = std::slice::from_raw_parts(positions, number);
+        for (position, flags) in positions_of
+            .iter()
+            .zip(std::slice::from_raw_parts(flags, number))
+        {
+            api!(RedisModule_KeyAtPosWithFlags(
+                ctx.as_raw(),
+                position.saturating_add(offset),
+                *flags
+            ));
+        }
+        api!(RedisModule_Free(positions.cast()));
+        api!(RedisModule_Free(flags.cast()));
+    }
+}
