@@ -10,10 +10,10 @@ struct Command {
 }
 
 /// Every command.
-const COMMANDS: [Command; 8] = [
+const COMMANDS: [Command; 11] = [
     Command {
         words: "LOCK.ACQUIRE key owner 100000",
-        options: &["BLOCK 0", "WATCHDOG", "REQID r"],
+        options: &["BLOCK 0", "WATCHDOG", "REQID r", "SHARED"],
     },
     Command {
         words: "LOCK.RACQUIRE key owner 100000",
@@ -26,6 +26,18 @@ const COMMANDS: [Command; 8] = [
     Command {
         words: "LOCK.RENEW key owner 100000",
         options: &["TOKEN 5", "WATCHDOG"],
+    },
+    Command {
+        words: "LOCK.MACQUIRE 1 key owner 100000",
+        options: &["BLOCK 0", "WATCHDOG"],
+    },
+    Command {
+        words: "LOCK.MRELEASE 1 key owner",
+        options: &[],
+    },
+    Command {
+        words: "LOCK.MRENEW 1 key owner 100000",
+        options: &[],
     },
     Command {
         words: "LOCK.INFO key",
@@ -256,9 +268,6 @@ on_every_server! {
                 (b"\0\xff", "\\x00\\xff"),
                 // Just the beginning of it: the error is for people.
                 (&[b'x'; 10_000], &"x".repeat(64)),
-                // These come with other features; until then they are not passed over.
-                (b"SHARED", "SHARED"),
-                (b"LIMIT", "LIMIT"),
             ] {
                 let error = format!("ERR unknown option '{shown}'");
                 rows.push((command.and([word]), error.clone()));
@@ -269,8 +278,11 @@ on_every_server! {
                 rows.push((command.and([&option[..], &[word]].concat()), error));
             }
             // What is an option elsewhere is none here.
-            for option in ["BLOCK 0", "WATCHDOG", "REQID r", "TOKEN 5", "COUNT 5"] {
-                if !command.options.contains(&option) {
+            let has_limit = |option: &str| option == "LIMIT 5" && command.options.contains(&"SHARED");
+            for option in
+                ["BLOCK 0", "WATCHDOG", "REQID r", "TOKEN 5", "COUNT 5", "SHARED", "LIMIT 5"]
+            {
+                if !command.options.contains(&option) && !has_limit(option) {
                     let word = option.split(' ').next().unwrap();
                     rows.push((command.and(option), format!("ERR unknown option '{word}'")));
                 }

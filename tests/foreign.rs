@@ -43,6 +43,14 @@ fn assert_held(server: &Server, key: &str, layout: &str, owner: &[u8], holds: i6
         at => assert!((at - latest..=at - earliest).contains(&ttl), "{info:?}"),
     }
     let owners = vec![Reply::bulk(owner), Reply::Int(holds)];
+    let grant = vec![
+        Reply::bulk("owner"),
+        Reply::bulk(owner),
+        Reply::bulk("token"),
+        Reply::NilBulk,
+        Reply::bulk("ttl"),
+        Reply::Int(ttl),
+    ];
     let expected = [
         (Reply::bulk("state"), Reply::bulk("held")),
         (Reply::bulk("mode"), Reply::bulk("exclusive")),
@@ -52,6 +60,10 @@ fn assert_held(server: &Server, key: &str, layout: &str, owner: &[u8], holds: i6
         (Reply::bulk("waiters"), Reply::Int(0)),
         (Reply::bulk("layout"), Reply::bulk(layout)),
         (Reply::bulk("age"), Reply::NilBulk),
+        (
+            Reply::bulk("grants"),
+            Reply::Array(vec![Reply::Array(grant)]),
+        ),
     ];
     let expected = expected.into_iter().flat_map(|(name, value)| [name, value]);
     assert_eq!(info, Reply::Array(expected.collect()));

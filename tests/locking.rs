@@ -561,10 +561,12 @@ on_every_server! {
 
     fn info_shows_a_free_lock_and_a_held_one(flavour) {
         let server = Server::start(flavour);
-        let map = |fields: [(&str, Reply); 8]| {
-            Reply::Map(fields.into_iter().map(|(name, value)| (Reply::bulk(name), value)).collect())
+        let map = |fields: &[(&str, Reply)]| {
+            Reply::Map(
+                fields.iter().map(|(name, value)| (Reply::bulk(name), value.clone())).collect(),
+            )
         };
-        let free = map([
+        let free = map(&[
             ("state", Reply::bulk("free")),
             ("mode", Reply::Null),
             ("owners", Reply::Map(vec![])),
@@ -573,6 +575,7 @@ on_every_server! {
             ("waiters", Reply::Int(0)),
             ("layout", Reply::Null),
             ("age", Reply::Null),
+            ("grants", Reply::Array(vec![])),
         ]);
         let mut resp3 = server.raw_resp3();
         assert_eq!(resp3.call("LOCK.INFO k"), free);
@@ -589,7 +592,12 @@ on_every_server! {
             // The token is the moment of the grant.
             let granted = token / 1_000;
             assert!((earliest - granted..=latest - granted).contains(&age), "{info:?}");
-            let held = map([
+            let grant = map(&[
+                ("owner", Reply::bulk("o")),
+                ("token", Reply::Int(token)),
+                ("ttl", Reply::Int(ttl)),
+            ]);
+            let held = map(&[
                 ("state", Reply::bulk("held")),
                 ("mode", Reply::bulk("exclusive")),
                 ("owners", Reply::Map(vec![(Reply::bulk("o"), Reply::Int(2))])),
@@ -598,6 +606,7 @@ on_every_server! {
                 ("waiters", Reply::Int(0)),
                 ("layout", Reply::bulk("module")),
                 ("age", Reply::Int(age)),
+                ("grants", Reply::Array(vec![grant])),
             ]);
             assert_eq!(info, held);
         }
@@ -606,7 +615,7 @@ on_every_server! {
 
         // RESP2 has the same in flat arrays.
         let flat = server.call("LOCK.INFO k");
-        assert_eq!(flat.items().len(), 16);
+        assert_eq!(flat.items().len(), 18);
         let owners = Reply::Array(vec![Reply::bulk("o"), Reply::Int(2)]);
         assert_eq!(*flat.field("owners"), owners);
         assert_eq!(*server.call("LOCK.INFO none").field("mode"), Reply::NilBulk);
@@ -628,10 +637,14 @@ on_every_server! {
     fn help_has_a_line_for_each_command(flavour) {
         let server = Server::start(flavour);
         let mut expected = vec![
-            "LOCK.ACQUIRE key owner ttl [BLOCK timeout] [WATCHDOG] [REQID id]",
+            "LOCK.ACQUIRE key owner ttl [BLOCK timeout] [SHARED | LIMIT n] [WATCHDOG] [REQID id]",
             "LOCK.RACQUIRE key owner ttl [BLOCK timeout] [WATCHDOG] [REQID id]",
             "LOCK.RELEASE key owner [TOKEN token]",
             "LOCK.RENEW key owner ttl [TOKEN token] [WATCHDOG]",
+            "LOCK.MACQUIRE numkeys key [key ...] owner ttl [BLOCK timeout] [WATCHDOG]",
+            "LOCK.MRELEASE numkeys key [key ...] owner",
+            "LOCK.MRENEW numkeys key [key ...] owner ttl",
+            "LOCK.GUARD key token command [arg [arg ...]]",
             "LOCK.INFO key",
             "LOCK.QUEUE key [COUNT count]",
             "LOCK.CONTENDED [COUNT count]",

@@ -21,7 +21,8 @@ struct Described {
     flags: &'static str,
     categories: &'static str,
     tips: &'static str,
-    /// What happens to the key, which is the first argument if there is one.
+    /// What happens to the key, which is the first argument if there is one; or to the keys, of
+    /// which the first argument says how many there are.
     key: &'static str,
 }
 
@@ -30,6 +31,9 @@ const OWNER: (&str, &str, &str) = ("owner", "string", "");
 const TTL: (&str, &str, &str) = ("ttl", "integer", "");
 const BLOCK: (&str, &str, &str) = ("timeout", "integer", "BLOCK");
 const WATCHDOG: (&str, &str, &str) = ("watchdog", "pure-token", "WATCHDOG");
+const MODE: (&str, &str, &str) = ("mode", "oneof", "SHARED LIMIT");
+const NUMKEYS: (&str, &str, &str) = ("numkeys", "integer", "");
+const KEYS: (&str, &str, &str) = ("key", "keys", "");
 const REQID: (&str, &str, &str) = ("id", "string", "REQID");
 const TOKEN: (&str, &str, &str) = ("token", "integer", "TOKEN");
 const COUNT: (&str, &str, &str) = ("count", "integer", "COUNT");
@@ -39,9 +43,9 @@ const COMMANDS: &[Described] = &[
     Described {
         name: "LOCK.ACQUIRE",
         summary: "Acquires a lock for an owner if nobody holds it, or waits for it",
-        complexity: "O(1)",
-        syntax: "key owner ttl [BLOCK timeout] [WATCHDOG] [REQID id]",
-        args: &[KEY, OWNER, TTL, BLOCK, WATCHDOG, REQID],
+        complexity: "O(1), or O(log N) for a share, N being the number of holders",
+        syntax: "key owner ttl [BLOCK timeout] [SHARED | LIMIT n] [WATCHDOG] [REQID id]",
+        args: &[KEY, OWNER, TTL, BLOCK, MODE, WATCHDOG, REQID],
         arity: -4,
         flags: "write denyoom module blocking fast",
         categories: "@write @fast @blocking @lock",
@@ -63,7 +67,7 @@ const COMMANDS: &[Described] = &[
     Described {
         name: "LOCK.RELEASE",
         summary: "Ends one hold of an owner; the lock is free after the last one",
-        complexity: "O(1)",
+        complexity: "O(1), or O(log N) for a share, N being the number of holders",
         syntax: "key owner [TOKEN token]",
         args: &[KEY, OWNER, TOKEN],
         arity: -3,
@@ -75,7 +79,7 @@ const COMMANDS: &[Described] = &[
     Described {
         name: "LOCK.RENEW",
         summary: "Replaces what is left of an owner's lease",
-        complexity: "O(1)",
+        complexity: "O(1), or O(log N) for a share, N being the number of holders",
         syntax: "key owner ttl [TOKEN token] [WATCHDOG]",
         args: &[KEY, OWNER, TTL, TOKEN, WATCHDOG],
         arity: -4,
@@ -85,14 +89,67 @@ const COMMANDS: &[Described] = &[
         key: "RW access update",
     },
     Described {
+        name: "LOCK.MACQUIRE",
+        summary: "Acquires several locks for an owner, all of them or none, or waits for them",
+        complexity: "O(N) where N is the number of keys",
+        syntax: "numkeys key [key ...] owner ttl [BLOCK timeout] [WATCHDOG]",
+        args: &[NUMKEYS, KEYS, OWNER, TTL, BLOCK, WATCHDOG],
+        arity: -5,
+        flags: "write denyoom module blocking movablekeys",
+        categories: "@write @slow @blocking @lock",
+        tips: "",
+        key: "RW access insert",
+    },
+    Described {
+        name: "LOCK.MRELEASE",
+        summary: "Ends one hold of an owner of each of several locks",
+        complexity: "O(N) where N is the number of keys",
+        syntax: "numkeys key [key ...] owner",
+        args: &[NUMKEYS, KEYS, OWNER],
+        arity: -4,
+        flags: "write module movablekeys",
+        categories: "@write @slow @lock",
+        tips: "",
+        key: "RW access delete",
+    },
+    Described {
+        name: "LOCK.MRENEW",
+        summary: "Replaces what is left of an owner's leases of several locks",
+        complexity: "O(N) where N is the number of keys",
+        syntax: "numkeys key [key ...] owner ttl",
+        args: &[NUMKEYS, KEYS, OWNER, TTL],
+        arity: -5,
+        flags: "write module movablekeys",
+        categories: "@write @slow @lock",
+        tips: "",
+        key: "RW access update",
+    },
+    Described {
+        name: "LOCK.GUARD",
+        summary: "Runs a command if a token holds the lock, and refuses it otherwise",
+        complexity: "That of the command",
+        syntax: "key token command [arg [arg ...]]",
+        args: &[
+            KEY,
+            ("token", "integer", ""),
+            ("command", "string", ""),
+            ("arg", "string", "..."),
+        ],
+        arity: -4,
+        flags: "write module movablekeys",
+        categories: "@write @slow @lock",
+        tips: "",
+        key: "RO access incomplete",
+    },
+    Described {
         name: "LOCK.INFO",
         summary: "Shows who holds a lock, how often, for how long, and under which token",
-        complexity: "O(1)",
+        complexity: "O(N) where N is the number of holders",
         syntax: "key",
         args: &[KEY],
         arity: 2,
-        flags: "readonly module fast",
-        categories: "@read @fast @lock",
+        flags: "readonly module",
+        categories: "@read @slow @lock",
         tips: "nondeterministic_output",
         key: "RO access",
     },
@@ -169,10 +226,20 @@ impl Described {
             ("0 0 0", String::new())
         } else {
             let search = "begin_search (type index spec (index 1))";
-            let find = "find_keys (type range spec (lastkey 0 keystep 1 limit 0))";
-            ("1 1 1", format!("(flags ({key}) {search} {find})"))
+            let (positions, find) = if self.has_several() {
+                ("0 0 0", "keynum spec (keynumidx 0 firstkey 1 keystep 1)")
+            } else {
+                ("1 1 1", "range spec (lastkey 0 keystep 1 limit 0)")
+            };
+            let find = format!("find_keys (type {find})");
+            (positions, format!("(flags ({key}) {search} {find})"))
         };
         format!("{name} {arity} ({flags}) {positions} ({categories}) ({tips}) ({key_specs}) ()")
+    }
+
+    /// Whether it has as many keys as its first argument says.
+    fn has_several(&self) -> bool {
+        self.args.contains(&KEYS)
     }
 
     /// What `COMMAND DOCS` has to say.
@@ -183,17 +250,31 @@ impl Described {
             } else {
                 String::new()
             };
-            let spec = if *kind == "key" {
-                " key_spec_index 0"
-            } else {
-                ""
+            let display = |name: &str| {
+                if shown.is_empty() {
+                    String::new()
+                } else {
+                    format!(" display_text {name}")
+                }
             };
-            let option = if word.is_empty() {
-                String::new()
-            } else {
-                format!(" token {word} flags (optional)")
-            };
-            format!("(name {name} type {kind}{shown}{spec}{option})")
+            match (*kind, *word) {
+                ("oneof", _) => {
+                    let shared = display("shared");
+                    let limit = display("n");
+                    format!(
+                        "(name mode type oneof flags (optional) arguments \
+                         ((name shared type pure-token{shared} token SHARED) \
+                         (name n type integer{limit} token LIMIT)))"
+                    )
+                }
+                ("keys", _) => {
+                    format!("(name {name} type key{shown} key_spec_index 0 flags (multiple))")
+                }
+                ("key", _) => format!("(name {name} type key{shown} key_spec_index 0)"),
+                (_, "") => format!("(name {name} type {kind}{shown})"),
+                (_, "...") => format!("(name {name} type {kind}{shown} flags (optional multiple))"),
+                _ => format!("(name {name} type {kind}{shown} token {word} flags (optional))"),
+            }
         };
         let args: Vec<String> = self.args.iter().map(argument).collect();
         format!(
@@ -207,9 +288,11 @@ impl Described {
 
     /// The command with arguments that are right, on the key `key`.
     fn call(&self, key: &str) -> Vec<String> {
-        let value = |(_, kind, _): &(&str, &str, &str)| match *kind {
-            "key" => key.to_owned(),
-            "integer" => "100000".to_owned(),
+        let value = |(name, kind, _): &(&str, &str, &str)| match (*name, *kind) {
+            (_, "key" | "keys") => key.to_owned(),
+            ("numkeys", _) => "1".to_owned(),
+            ("command", _) => "LOCK.HELP".to_owned(),
+            (_, "integer") => "100000".to_owned(),
             _ => "o".to_owned(),
         };
         let mandatory = self.args.iter().filter(|(_, _, word)| word.is_empty());
@@ -367,7 +450,9 @@ on_every_server! {
                 assert_eq!(flags.error_code(), Some("ERR"), "{words:?}: {flags:?}");
             } else {
                 assert_eq!(text(&keys), "k", "{words:?}");
-                assert_eq!(text(&flags), format!("(k ({}))", command.key), "{words:?}");
+                // The guarded command of the example has no keys.
+                let usage = command.key.trim_end_matches(" incomplete");
+                assert_eq!(text(&flags), format!("(k ({usage}))"), "{words:?}");
             }
         }
     }
@@ -410,7 +495,7 @@ on_every_server! {
             let reply = client.call(("EVAL", script, 0));
             assert!(reply.as_text().contains("access"), "{reply:?}");
         }
-        assert_eq!(text(&server.call("KEYS *")), "lock:1");
+        assert_eq!(server.dbsize(), 0, "the last of them release what the first acquired");
     }
 
     /// Who may only read keys may look at locks; who may only write them can neither look nor
@@ -450,7 +535,8 @@ on_every_server! {
             for name in [command.name.to_owned(), command.name.to_lowercase()] {
                 let typed = format!("{name} ");
                 cli.press(&typed);
-                cli.wait_for(&hinted(&typed, command.syntax));
+                // It sets no spaces around the bars.
+                cli.wait_for(&hinted(&typed, &command.syntax.replace(" | ", "|")));
                 // Ctrl-U empties the line.
                 cli.press("\x15");
                 cli.wait_for("> \r");
@@ -458,7 +544,7 @@ on_every_server! {
         }
         let typed = "LOCK.ACQUIRE lock:1 me ";
         cli.press(typed);
-        cli.wait_for(&hinted(typed, "ttl [BLOCK timeout] [WATCHDOG] [REQID id]"));
+        cli.wait_for(&hinted(typed, "ttl [BLOCK timeout] [SHARED|LIMIT n] [WATCHDOG] [REQID id]"));
         assert_eq!(server.dbsize(), 0);
     }
 }

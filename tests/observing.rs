@@ -9,12 +9,13 @@ use crate::harness::{
 use crate::waiters::unload;
 
 /// The fields of `INFO lock`.
-const FIELDS: [&str; 26] = [
+const FIELDS: [&str; 28] = [
     "contended_keys",
     "deadlocks",
     "evicted_locks",
     "expiries_with_waiters",
     "grants",
+    "guarded",
     "handovers",
     "lost",
     "queue_full",
@@ -23,6 +24,7 @@ const FIELDS: [&str; 26] = [
     "releases",
     "renewals",
     "repetitions",
+    "stale_guards",
     "stale_releases",
     "stale_renewals",
     "timeouts",
@@ -39,7 +41,7 @@ const FIELDS: [&str; 26] = [
 ];
 
 /// Commands in order, with what each of them adds to the fields of `INFO lock`.
-const COUNTED: [(&str, &str); 44] = [
+const COUNTED: [(&str, &str); 52] = [
     ("LOCK.ACQUIRE k o 100000", "grants 1"),
     ("LOCK.ACQUIRE k o 100000", "refusals 1"),
     ("LOCK.ACQUIRE k * 100000", "refusals 1"),
@@ -86,6 +88,17 @@ const COUNTED: [(&str, &str); 44] = [
     ("HSET hash o 2", ""),
     ("LOCK.RELEASE hash o", "releases 1"),
     ("LOCK.RELEASE hash x", "stale_releases 1"),
+    ("LOCK.ACQUIRE s o 100000 SHARED", "grants 1"),
+    ("LOCK.ACQUIRE s p 100000 LIMIT 2", "grants 1"),
+    ("LOCK.ACQUIRE s q 100000 LIMIT 2", "refusals 1"),
+    ("LOCK.MACQUIRE 2 m n o 100000", "grants 2"),
+    ("LOCK.MACQUIRE 2 n l o 100000", "refusals 1"),
+    (
+        "LOCK.MRENEW 3 m n none o 100000",
+        "renewals 2, stale_renewals 1",
+    ),
+    ("LOCK.MRELEASE 3 m n none o", "releases 2, stale_releases 1"),
+    ("LOCK.GUARD none 5 GET v", "stale_guards 1"),
 ];
 
 /// The settings with their defaults and their ranges.
@@ -117,7 +130,7 @@ const EVICTION: [(&str, &str, bool); 10] = [
 
 /// Commands in order, with the shapes of their replies in RESP3: see [`shape`]. The key `k` is held
 /// by `o`.
-const SHAPES: [(&str, &str); 36] = [
+const SHAPES: [(&str, &str); 45] = [
     ("LOCK.ACQUIRE k o 100000", "#"),
     ("LOCK.ACQUIRE k o 100000", "nil"),
     ("LOCK.ACQUIRE k x 100000 BLOCK 1", "nil"),
@@ -136,22 +149,39 @@ const SHAPES: [(&str, &str); 36] = [
     ("LOCK.RENEW none o 100000", "#"),
     (
         "LOCK.INFO k",
-        "{state held mode exclusive owners {o #} token # ttl # waiters # layout module age #}",
+        "{state held mode exclusive owners {o #} token # ttl # waiters # layout module age # \
+         grants [{owner o token # ttl #}]}",
     ),
     (
         "LOCK.INFO none",
-        "{state free mode nil owners {} token nil ttl # waiters # layout nil age nil}",
+        "{state free mode nil owners {} token nil ttl # waiters # layout nil age nil \
+         grants []}",
     ),
     ("SET plain p", "+OK"),
     (
         "LOCK.INFO plain",
-        "{state held mode exclusive owners {p #} token nil ttl # waiters # layout plain age nil}",
+        "{state held mode exclusive owners {p #} token nil ttl # waiters # layout plain age nil \
+         grants [{owner p token nil ttl #}]}",
     ),
     ("HSET hash h 2", "#"),
     (
         "LOCK.INFO hash",
-        "{state held mode exclusive owners {h #} token nil ttl # waiters # layout hash age nil}",
+        "{state held mode exclusive owners {h #} token nil ttl # waiters # layout hash age nil \
+         grants [{owner h token nil ttl #}]}",
     ),
+    ("LOCK.ACQUIRE shared s 100000 SHARED", "#"),
+    ("LOCK.ACQUIRE shared x 100000 LIMIT 1", "nil"),
+    (
+        "LOCK.INFO shared",
+        "{state held mode shared owners {s #} token # ttl # waiters # layout module age # \
+         grants [{owner s token # ttl #}]}",
+    ),
+    ("LOCK.MACQUIRE 2 m n o 100000", "#"),
+    ("LOCK.MACQUIRE 2 n l x 100000", "nil"),
+    ("LOCK.MACQUIRE 2 p q * 100000", "[# $]"),
+    ("LOCK.MRENEW 3 m n none o 100000", "[# # #]"),
+    ("LOCK.GUARD m 5 GET v", "-NOTHELD"),
+    ("LOCK.MRELEASE 3 m n none o", "[# # #]"),
     ("LOCK.QUEUE k", "[]"),
     ("LOCK.QUEUE none", "[]"),
     ("LOCK.CONTENDED", "[]"),
@@ -614,6 +644,10 @@ on_every_server! {
             client.call(command);
             ledger.counts(command, expected);
         }
+        let token = client.call("LOCK.ACQUIRE guarded o 100000").as_int();
+        ledger.counts("LOCK.ACQUIRE guarded o 100000", "grants 1");
+        client.call(("LOCK.GUARD", "guarded", token, "GET", "v"));
+        ledger.counts("LOCK.GUARD guarded", "guarded 1");
         count_waits(&server, &mut client, &mut ledger);
         count_lapses(&server, &mut client, &mut ledger);
         count_refused_waits(&server, &mut client, &mut ledger);
@@ -876,7 +910,7 @@ on_every_server! {
                 server.call("SET k o");
                 waiter.send(command);
                 server.wait_for_blocked(1);
-                check("LOCK.QUEUE k", "[{owner w client-id # waited # mode exclusive}]");
+                check("LOCK.QUEUE k", "[{owner w client-id # waited # mode exclusive limit nil}]");
                 check("LOCK.CONTENDED", "[[k #]]");
                 server.raw().pipeline(end.iter().map(|line| line.replace("$id", &id)));
                 has_shape(&waiter.read(), expected, is_resp3, command);

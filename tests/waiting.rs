@@ -585,6 +585,7 @@ on_every_server! {
                         (Reply::bulk("client-id"), Reply::Int(*id)),
                         (Reply::bulk("waited"), line.field("waited").clone()),
                         (Reply::bulk("mode"), Reply::bulk("exclusive")),
+                        (Reply::bulk("limit"), if resp3 { Reply::Null } else { Reply::NilBulk }),
                     ];
                     let expected = if resp3 {
                         Reply::Map(fields.into())

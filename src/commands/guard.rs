@@ -1,4 +1,4 @@
-//! `LOCK.GUARD key token command [arg ...]`
+//! `LOCK.GUARD key token command [arg [arg ...]]`
 
 use super::SINCE;
 use super::args::{required, token};

@@ -47,10 +47,10 @@ pub(crate) trait Keys {
     fn holders(&mut self, lock: &LockName) -> Holders;
 
     /// Those of `owners` that have a share of a lock.
-    fn sharing_among<'a>(
+    fn sharing_among(
         &mut self,
         lock: &LockName,
-        owners: &mut dyn Iterator<Item = &'a OwnerBuf>,
+        owners: &mut dyn Iterator<Item = &OwnerBuf>,
     ) -> Vec<OwnerBuf>;
 
     /// All that have a share of a lock.

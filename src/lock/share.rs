@@ -78,25 +78,26 @@ pub(crate) fn score_of_token(token: Token) -> i64 {
 
 /// The token that a score stands for. `None` for every other score.
 pub(crate) fn token_of_score(score: f64) -> Option<Token> {
-    // The cast saturates, and a score between two integers is nobody's.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "out of range and fractions are told apart below"
-    )]
-    let value = (-score) as u64;
-    let token = Token::new(value)?;
-    (exact(score_of_token(token)) == score).then_some(token)
+    let value = whole(score).filter(|value| *value < 0)?;
+    Token::new(value.unsigned_abs())
 }
 
 /// The deadline that a score stands for. `None` for every other score.
 pub(crate) fn deadline_of_score(score: f64) -> Option<Deadline> {
+    let value = whole(score)?;
+    (1..=MAX_DEADLINE.0)
+        .contains(&value)
+        .then_some(Deadline(value))
+}
+
+/// A score as an integer of at most 53 bits, if it is one.
+fn whole(score: f64) -> Option<i64> {
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "out of range and fractions are told apart below"
+        reason = "what is no such integer is another number afterwards"
     )]
     let value = score as i64;
-    (value > 0 && value <= MAX_DEADLINE.0 && exact(value) == score).then_some(Deadline(value))
+    (value.unsigned_abs() <= Token::MAX && exact(value).total_cmp(&score).is_eq()).then_some(value)
 }
 
 /// An integer of at most 53 bits as a score.

@@ -4,10 +4,10 @@ use super::api::OK;
 use super::args::Args;
 use super::context::Context;
 use super::guard::guard;
-use super::guarded;
-use super::metadata::{Keys, Spec};
+use super::metadata::Spec;
 use super::reply::{Error, Reply, send, send_error};
 use super::state::{Module, with_module};
+use super::{guarded, key_positions};
 use redis_module::raw;
 use std::ffi::c_int;
 
@@ -46,8 +46,8 @@ unsafe extern "C" fn handle<C: Command>(
     let Some(ctx) = ctx else {
         return OK;
     };
-    if matches!(C::SPEC.keys, Keys::FirstAndGuarded) && guarded::is_asked_for_keys(ctx) {
-        guard(|| guarded::tell_keys(ctx, args));
+    if key_positions::is_asked_for(ctx, C::SPEC.keys) {
+        guard(|| key_positions::tell(ctx, args, C::SPEC.keys));
         return OK;
     }
     let outcome = guard(|| {

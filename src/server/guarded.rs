@@ -1,18 +1,15 @@
-//! The command that `LOCK.GUARD` runs: which it may be, which keys it has, and running it.
+//! The command that `LOCK.GUARD` runs: which it may be, and running it.
 
 use super::api::api;
 use super::args::Args;
 use super::context::Context;
 use super::reply::{Error, Printable, send_error};
 use redis_module::raw;
-use std::ffi::{CString, c_int};
+use std::ffi::CString;
 use std::ptr;
 
 /// The command that stands in front of a guarded one. Under itself it would only nest.
-const GUARD: &[u8] = b"LOCK.GUARD";
-
-/// How many arguments stand before the guarded command.
-const OWN_ARGS: usize = 2;
+pub(super) const GUARD: &[u8] = b"LOCK.GUARD";
 
 /// Refuses commands that make no sense under a guard, by what the server says of them: those that
 /// would wait, and those that change or are about the connection. So does the server for most of
@@ -166,60 +163,5 @@ pub(super) fn run(ctx: Context<'_>, mut args: Args<'_>, skipped: usize) {
         }
         api!(RedisModule_ReplyWithCallReply(ctx.as_raw(), reply));
         api!(RedisModule_FreeCallReply(reply));
-    }
-}
-
-/// Whether the server does not run the command but asks where its keys are.
-pub(super) fn is_asked_for_keys(ctx: Context<'_>) -> bool {
-    // SAFETY: the context is alive.
-    unsafe { api!(RedisModule_IsKeysPositionRequest(ctx.as_raw())) != 0 }
-}
-
-/// Tells the server where the keys of a guarded command are: that of the lock, and the command's
-/// own. Of a command that it does not know it will see that for itself.
-pub(super) fn tell_keys(ctx: Context<'_>, mut args: Args<'_>) {
-    const LOCK: c_int =
-        (raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS).cast_signed();
-    // SAFETY: the context is that of a request for keys.
-    unsafe { api!(RedisModule_KeyAtPosWithFlags(ctx.as_raw(), 1, LOCK)) };
-    args.by_ref().take(OWN_ARGS).for_each(drop);
-    let (words, count) = args.as_raw();
-    let is_guard = args
-        .next()
-        .is_none_or(|name| name.bytes().eq_ignore_ascii_case(GUARD));
-    let (Ok(count), false) = (c_int::try_from(count), is_guard) else {
-        return;
-    };
-    // The name of this command, and what stands before the other.
-    let offset = 1 + c_int::try_from(OWN_ARGS).unwrap_or(c_int::MAX);
-    let mut number = 0;
-    let mut flags: *mut c_int = ptr::null_mut();
-    // SAFETY: the words are the rest of the arguments. The server answers with two lists of as many
-    // elements as it says, which are freed here, or with null.
-    unsafe {
-        let positions = api!(RedisModule_GetCommandKeysWithFlags(
-            ctx.as_raw(),
-            words,
-            count,
-            &raw mut number,
-            &raw mut flags
-        ));
-        if positions.is_null() {
-            return;
-        }
-        let number = usize::try_from(number).unwrap_or(0);
-        let positions_of = std::slice::from_raw_parts(positions, number);
-        for (position, flags) in positions_of
-            .iter()
-            .zip(std::slice::from_raw_parts(flags, number))
-        {
-            api!(RedisModule_KeyAtPosWithFlags(
-                ctx.as_raw(),
-                position.saturating_add(offset),
-                *flags
-            ));
-        }
-        api!(RedisModule_Free(positions.cast()));
-        api!(RedisModule_Free(flags.cast()));
     }
 }

@@ -30,7 +30,8 @@ pub(crate) struct Spec {
 /// The ACL category of all commands of this module.
 pub(crate) const CATEGORY: &CStr = c"lock";
 
-/// Which arguments of a command are keys, and what happens to them.
+/// Which arguments of a command are keys, and what happens to them. Where it takes the arguments to
+/// tell, the command has the flag `getkeys-api`, see [`super::key_positions`].
 #[derive(Clone, Copy)]
 pub(crate) enum Keys {
     /// None.
@@ -39,8 +40,7 @@ pub(crate) enum Keys {
     First(KeyUse),
     /// As many as the first argument says, after it.
     Numbered(KeyUse),
-    /// The first argument, which is looked at, and the keys of the command that stands behind it. The
-    /// server asks for those, see [`super::guarded`].
+    /// The first argument, which is looked at, and the keys of the command that stands behind it.
     FirstAndGuarded,
 }
 
@@ -55,6 +55,30 @@ pub(crate) enum KeyUse {
     Update,
     /// Changes or deletes it.
     Delete,
+}
+
+impl KeyUse {
+    /// As the server's functions take it.
+    pub(super) fn flags(self) -> u32 {
+        match self {
+            Self::Read => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
+            Self::Insert => {
+                raw::REDISMODULE_CMD_KEY_RW
+                    | raw::REDISMODULE_CMD_KEY_ACCESS
+                    | raw::REDISMODULE_CMD_KEY_INSERT
+            }
+            Self::Update => {
+                raw::REDISMODULE_CMD_KEY_RW
+                    | raw::REDISMODULE_CMD_KEY_ACCESS
+                    | raw::REDISMODULE_CMD_KEY_UPDATE
+            }
+            Self::Delete => {
+                raw::REDISMODULE_CMD_KEY_RW
+                    | raw::REDISMODULE_CMD_KEY_ACCESS
+                    | raw::REDISMODULE_CMD_KEY_DELETE
+            }
+        }
+    }
 }
 
 /// The description of one argument.
@@ -155,10 +179,8 @@ impl fmt::Display for ArgSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (open, close) = if self.optional { ("[", "]") } else { ("", "") };
         write!(f, "{open}{}", self.bare())?;
-        if self.multiple && !self.optional {
+        if self.multiple {
             write!(f, " [{} ...]", self.bare())?;
-        } else if self.multiple {
-            f.write_str(" ...")?;
         }
         f.write_str(close)
     }
@@ -290,27 +312,9 @@ fn key_spec(keys: Keys) -> Option<raw::RedisModuleCommandKeySpec> {
         Keys::First(usage) | Keys::Numbered(usage) => usage,
         Keys::FirstAndGuarded => KeyUse::Read,
     };
-    let flags = match usage {
-        KeyUse::Read => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
-        KeyUse::Insert => {
-            raw::REDISMODULE_CMD_KEY_RW
-                | raw::REDISMODULE_CMD_KEY_ACCESS
-                | raw::REDISMODULE_CMD_KEY_INSERT
-        }
-        KeyUse::Update => {
-            raw::REDISMODULE_CMD_KEY_RW
-                | raw::REDISMODULE_CMD_KEY_ACCESS
-                | raw::REDISMODULE_CMD_KEY_UPDATE
-        }
-        KeyUse::Delete => {
-            raw::REDISMODULE_CMD_KEY_RW
-                | raw::REDISMODULE_CMD_KEY_ACCESS
-                | raw::REDISMODULE_CMD_KEY_DELETE
-        }
-    };
     // SAFETY: a struct of integers, pointers and unions of such: zeroes are valid.
     let mut spec: raw::RedisModuleCommandKeySpec = unsafe { std::mem::zeroed() };
-    spec.flags = flags.into();
+    spec.flags = usage.flags().into();
     spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
     spec.bs.index.pos = 1;
     if matches!(keys, Keys::Numbered(_)) {

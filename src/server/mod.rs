@@ -17,6 +17,7 @@ mod guard;
 mod guarded;
 mod info_section;
 mod key;
+mod key_positions;
 mod load;
 mod log;
 mod metadata;

@@ -221,9 +221,9 @@ impl Key<'_> {
     }
 
     /// Those of `owners` that share the lock now.
-    pub(super) fn sharing_among<'a>(
+    pub(super) fn sharing_among(
         &self,
-        owners: &mut dyn Iterator<Item = &'a OwnerBuf>,
+        owners: &mut dyn Iterator<Item = &OwnerBuf>,
     ) -> Vec<OwnerBuf> {
         owners
             .filter(|owner| self.share_deadline(owner.as_owner()).is_some())

@@ -225,10 +225,10 @@ impl Keys for KeyReader<'_, '_> {
         })
     }
 
-    fn sharing_among<'a>(
+    fn sharing_among(
         &mut self,
         lock: &LockName,
-        owners: &mut dyn Iterator<Item = &'a OwnerBuf>,
+        owners: &mut dyn Iterator<Item = &OwnerBuf>,
     ) -> Vec<OwnerBuf> {
         self.look(lock, |key, _| {
             if key.kind() == Some(raw::REDISMODULE_KEYTYPE_ZSET) {

@@ -174,10 +174,10 @@ impl Keys for &BTreeMap<u8, Value> {
         }
     }
 
-    fn sharing_among<'a>(
+    fn sharing_among(
         &mut self,
         lock: &LockName,
-        owners: &mut dyn Iterator<Item = &'a OwnerBuf>,
+        owners: &mut dyn Iterator<Item = &OwnerBuf>,
     ) -> Vec<OwnerBuf> {
         let sharing = self.sharing(lock);
         owners
