@@ -179,11 +179,12 @@ fn show_lines(
                 let value = show(value, &inner);
                 line += " =>";
                 // What is longer than a line begins below its name.
-                line += &if value.contains('\n') {
-                    format!("\n{inner}")
+                if value.contains('\n') {
+                    line.push('\n');
+                    line += &inner;
                 } else {
-                    " ".to_owned()
-                };
+                    line.push(' ');
+                }
                 line += &value;
             }
             line
