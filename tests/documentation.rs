@@ -382,7 +382,10 @@ fn arguments(syntax: &str) -> Vec<String> {
         let text = word.trim_matches(['[', ']']);
         if is_option {
             let option = arguments.last_mut().unwrap();
-            *option = format!("{option} {text}");
+            // `[arg [arg ...]]` is `arg ...` too.
+            if option != text {
+                *option = format!("{option} {text}");
+            }
         } else {
             arguments.push(text.to_owned());
         }
