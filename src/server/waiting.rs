@@ -70,21 +70,24 @@ pub(crate) fn end_hold(
 /// The lock of `key`, which one owner had alone, is free: passes it to the head of its queue, or
 /// deletes the key.
 fn free(ctx: Context<'_>, module: &mut Module, key: &mut Key<'_>) {
-    let name = module.waits.name(ctx.db(), key.name().bytes());
-    let next = name.as_ref().map_or(Next::Nobody, |name| {
+    let Some(name) = module.waits.name(ctx.db(), key.name().bytes()) else {
+        return key.delete();
+    };
+    // The key has the record of the last holder until somebody else's is written over it.
+    loop {
         let outcome = module.waits.settle(
-            name,
+            &name,
             &LockState::Free,
             clock::wall_clock(),
             &mut module.fence,
         );
-        carry_out(ctx, module, name, key, outcome.map_err(Error::from))
-    });
-    match (next, name) {
-        (Next::Taken, _) => {}
-        // Others may share it.
-        (Next::MoreRoom, Some(name)) => settle(ctx, module, &name, key),
-        _ => key.delete(),
+        match carry_out(ctx, module, &name, key, outcome.map_err(Error::from)) {
+            Next::Nobody => return key.delete(),
+            Next::Taken => return,
+            // Others may share it.
+            Next::Shared => return settle(ctx, module, &name, key),
+            Next::HeadIsGone => {}
+        }
     }
 }
 
@@ -282,8 +285,10 @@ enum Next {
     Nobody,
     /// Somebody has the lock alone now.
     Taken,
-    /// The next in the queue may be granted too: somebody got a share, or is gone.
-    MoreRoom,
+    /// Somebody has a share of the lock now, and the next in the queue may get one too.
+    Shared,
+    /// Who stood first is gone, and the next in the queue may be granted.
+    HeadIsGone,
 }
 
 /// Looks at a lock that somebody waits for, and passes it on to as many as can have it. Whoever
@@ -300,7 +305,7 @@ fn settle(ctx: Context<'_>, module: &mut Module, name: &LockName, key: &mut Key<
             Err(error) => Err(error),
         };
         match carry_out(ctx, module, name, key, outcome) {
-            Next::MoreRoom => {}
+            Next::Shared | Next::HeadIsGone => {}
             Next::Nobody | Next::Taken => break,
         }
     }
@@ -322,11 +327,7 @@ fn carry_out(
                 .iter()
                 .any(|passed| matches!(passed.write, Write::Share(_)));
             grant(ctx, module, name, key, hand_over);
-            if is_shared {
-                Next::MoreRoom
-            } else {
-                Next::Taken
-            }
+            if is_shared { Next::Shared } else { Next::Taken }
         }
         Ok(Settled::Several(ticket, locks)) => {
             let others = locks.iter().filter(|lock| *lock != name);
@@ -342,7 +343,7 @@ fn carry_out(
                 Ok(false) => Next::Nobody,
                 Err((lock, error)) => {
                     reject_all(module, &lock, || error.clone());
-                    Next::MoreRoom
+                    Next::HeadIsGone
                 }
             }
         }
