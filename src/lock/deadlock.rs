@@ -11,7 +11,9 @@
 //! * of those who hold it, any one, if the lock or the request is exclusive; of permits with a limit
 //!   of n, as many as n, since with fewer there will be room ([`WaitTable::stuck_behind`]);
 //! * of those who stand before it, any one that wants several locks. The others wait for the same
-//!   holders, so nothing is found by following them.
+//!   holders, so nothing is found by following them. Only the nearest is followed, who waits for the
+//!   next one and for those holders in turn: a queue costs as many steps as it has places. What the
+//!   asker waits for already does not wait for what it asks for now.
 //!
 //! What is reported is a deadlock, given what the queues and keys say. Not every deadlock is
 //! reported: one that comes about by a grant, and not by a request, is not looked for.
@@ -173,12 +175,16 @@ pub(crate) fn circle<C>(
         })
         .collect();
     while let Some(wait) = pending.pop() {
-        let (needed, holders) = stuck_holders(table, &asker, &wait, keys);
         let ahead: Vec<OwnerBuf> = table
-            .several_before(&wait.lock, wait.place)
-            .filter(|owner| **owner != wait.owner)
+            .nearest_several_before(&wait.lock, wait.place, &[&wait.owner, &asker])
             .cloned()
+            .into_iter()
             .collect();
+        let (needed, holders) = if wait.place.is_some() && !ahead.is_empty() {
+            (1, Vec::new())
+        } else {
+            stuck_holders(table, &asker, &wait, keys)
+        };
         for (is_behind, needed, owners) in [(false, needed, holders), (true, 1, ahead)] {
             let index = graph.edges.len();
             graph.edges.push(Edge {

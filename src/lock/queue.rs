@@ -266,18 +266,21 @@ impl<C> WaitTable<C> {
             .filter(move |owner| last.replace(*owner) != Some(*owner))
     }
 
-    /// The owners of the requests for several locks that stand before a place in a queue; `None`:
-    /// before a place at its end.
-    pub(crate) fn several_before(
+    /// Who stands nearest before a place in a queue, of those who want several locks and are none of
+    /// `others`; `None` as the place: the end of the queue.
+    pub(crate) fn nearest_several_before(
         &self,
         name: &LockName,
         place: Option<Ticket>,
-    ) -> impl Iterator<Item = &OwnerBuf> {
+        others: &[&OwnerBuf],
+    ) -> Option<&OwnerBuf> {
         let end = place.unwrap_or(Ticket(u64::MAX));
-        self.queue(name.db, &name.key)
-            .into_iter()
-            .flat_map(move |queue| queue.several.range(..end))
+        self.queue(name.db, &name.key)?
+            .several
+            .range(..end)
+            .rev()
             .filter_map(|ticket| Some(&self.waiters.get(ticket)?.waiter.owner))
+            .find(|owner| !others.contains(owner))
     }
 
     /// How many of those who share a lock have to be stuck for a request of this `mode` to be stuck
