@@ -5,8 +5,7 @@
 //! it is told at once and does not wait.
 //!
 //! Owners are the nodes, whatever connections they use: an owner should be one thread of work. An
-//! owner is stuck when it waits for the asker, or for somebody who is stuck. A request is a deadlock
-//! when those who are stuck are enough to keep it from its lock for ever:
+//! owner is stuck when it waits for others that are stuck, as many of them as keep it from its lock:
 //!
 //! * of those who hold it, any one, if the lock or the request is exclusive; of permits with a limit
 //!   of n, as many as n, since with fewer there will be room ([`WaitTable::stuck_behind`]);
@@ -14,6 +13,11 @@
 //!   holders, so nothing is found by following them. Only the nearest is followed, who waits for the
 //!   next one and for those holders in turn: a queue costs as many steps as it has places. What the
 //!   asker waits for already does not wait for what it asks for now.
+//!
+//! All owners who wait are taken to be stuck until it is found that they can go on, because enough
+//! of those they wait for can. A request is a deadlock when its owner is stuck in the end, and would
+//! not be if it went on by itself: who only waits for others that are in a circle waits with them.
+//! To wait for a lock that one holds is the shortest circle.
 //!
 //! What is reported is a deadlock, given what the queues and keys say. Not every deadlock is
 //! reported: one that comes about by a grant, and not by a request, is not looked for.
@@ -75,10 +79,10 @@ struct Edge {
     /// The number of the one who waits.
     from: usize,
     step: Step,
-    /// How many of the others have to be stuck for it to be stuck.
+    /// The numbers of the others.
+    to: Vec<usize>,
+    /// How many of them have to be stuck for it to be stuck.
     needed: usize,
-    /// The last of those that were found to be stuck.
-    stuck: Option<usize>,
 }
 
 /// Owners that can be reached from the asker, by numbers.
@@ -86,6 +90,8 @@ struct Edge {
 struct Graph {
     numbers: HashMap<OwnerBuf, usize>,
     edges: Vec<Edge>,
+    /// For each owner, the edges from it.
+    edges_from: Vec<Vec<usize>>,
     /// For each owner, the edges to it.
     edges_to: Vec<Vec<usize>>,
 }
@@ -99,51 +105,122 @@ impl Graph {
         let next = self.numbers.len();
         let number = *self.numbers.entry(owner.clone()).or_insert(next);
         if number == next {
+            self.edges_from.push(Vec::new());
             self.edges_to.push(Vec::new());
         }
         (number, number == next)
     }
 
-    /// The shortest of the circles through the asker that are found first.
+    /// Adds an edge.
+    fn add(&mut self, edge: Edge) {
+        let index = self.edges.len();
+        if let Some(edges) = self.edges_from.get_mut(edge.from) {
+            edges.push(index);
+        }
+        for node in &edge.to {
+            if let Some(edges) = self.edges_to.get_mut(*node) {
+                edges.push(index);
+            }
+        }
+        self.edges.push(edge);
+    }
+
+    /// The edges by which owners are stuck. `can_go_on` says whether the asker goes on whatever it
+    /// waits for.
     ///
-    /// The asker counts as stuck; then so does each owner that has enough stuck ones to wait for.
-    fn circle(mut self) -> Option<Vec<Step>> {
-        // The edge by which each owner came to be stuck.
-        let mut stuck_by: HashMap<usize, usize> = HashMap::new();
-        let mut found = VecDeque::from([ASKER]);
-        while let Some(node) = found.pop_front() {
-            for index in std::mem::take(self.edges_to.get_mut(node)?) {
-                let edge = self.edges.get_mut(index)?;
-                if edge.needed == 0 {
+    /// Whoever has no such edge can go on, and those who wait for it have one less to wait for: that
+    /// is followed until nothing changes. O(edges).
+    fn stuck(&self, can_go_on: bool) -> Vec<bool> {
+        // Of each edge, how many of those it leads to are stuck; of each owner, how many edges keep
+        // it.
+        let mut stuck: Vec<usize> = self.edges.iter().map(|edge| edge.to.len()).collect();
+        let keeps = |stuck: &[usize], index: usize| {
+            let edge = self.edges.get(index).map_or(usize::MAX, |edge| edge.needed);
+            stuck.get(index).is_some_and(|stuck| *stuck >= edge)
+        };
+        let mut kept: Vec<usize> = self
+            .edges_from
+            .iter()
+            .map(|edges| edges.iter().filter(|index| keeps(&stuck, **index)).count())
+            .collect();
+        if let Some(kept) = kept.get_mut(ASKER).filter(|_| can_go_on) {
+            *kept = 0;
+        }
+        let mut free: Vec<usize> = (0..kept.len())
+            .filter(|node| kept.get(*node) == Some(&0))
+            .collect();
+        while let Some(node) = free.pop() {
+            for &index in self.edges_to.get(node).into_iter().flatten() {
+                let kept_before = keeps(&stuck, index);
+                if let Some(stuck) = stuck.get_mut(index) {
+                    *stuck -= 1;
+                }
+                let from = self.edges.get(index).map_or(ASKER, |edge| edge.from);
+                if !kept_before || keeps(&stuck, index) || from == ASKER && can_go_on {
                     continue;
                 }
-                edge.stuck = Some(node);
-                edge.needed -= 1;
-                if edge.needed > 0 {
+                if let Some(kept) = kept.get_mut(from) {
+                    *kept -= 1;
+                    if *kept == 0 {
+                        free.push(from);
+                    }
+                }
+            }
+        }
+        (0..self.edges.len())
+            .map(|index| keeps(&stuck, index))
+            .collect()
+    }
+
+    /// The shortest circle through the asker, if the asker is stuck in one.
+    fn circle(&self) -> Option<Vec<Step>> {
+        let own = self.edges_from.get(ASKER)?;
+        // Who waits for what it holds itself waits for ever, whatever others do.
+        let mut edges = own.iter().filter_map(|index| self.edges.get(*index));
+        if let Some(edge) = edges.find(|edge| edge.to.contains(&ASKER)) {
+            return Some(vec![edge.step.clone()]);
+        }
+        let is_kept = |edges: &[bool]| own.iter().any(|index| edges.get(*index) == Some(&true));
+        let edges = self.stuck(false);
+        if !is_kept(&edges) || is_kept(&self.stuck(true)) {
+            return None;
+        }
+        // From the asker along the edges that keep somebody, until one leads to the asker.
+        let mut came_by: HashMap<usize, usize> = HashMap::new();
+        let mut pending = VecDeque::from([ASKER]);
+        while let Some(node) = pending.pop_front() {
+            for &index in self.edges_from.get(node).into_iter().flatten() {
+                let Some(edge) = self
+                    .edges
+                    .get(index)
+                    .filter(|_| edges.get(index) == Some(&true))
+                else {
                     continue;
+                };
+                if edge.to.contains(&ASKER) {
+                    return self.path(index, &came_by);
                 }
-                if edge.from == ASKER {
-                    return self.path(index, &stuck_by);
-                }
-                if let Entry::Vacant(entry) = stuck_by.entry(edge.from) {
-                    entry.insert(index);
-                    found.push_back(edge.from);
+                for to in &edge.to {
+                    if let Entry::Vacant(entry) = came_by.entry(*to) {
+                        entry.insert(index);
+                        pending.push_back(*to);
+                    }
                 }
             }
         }
         None
     }
 
-    /// The steps from an edge of the asker back to the asker.
-    fn path(&self, first: usize, stuck_by: &HashMap<usize, usize>) -> Option<Vec<Step>> {
-        let mut path = Vec::new();
-        let mut edge = self.edges.get(first)?;
+    /// The steps from the asker to an edge, that one included.
+    fn path(&self, last: usize, came_by: &HashMap<usize, usize>) -> Option<Vec<Step>> {
+        let mut path = VecDeque::new();
+        let mut edge = self.edges.get(last)?;
         loop {
-            path.push(edge.step.clone());
-            match edge.stuck? {
-                ASKER => return Some(path),
-                node => edge = self.edges.get(*stuck_by.get(&node)?)?,
+            path.push_front(edge.step.clone());
+            if edge.from == ASKER {
+                return Some(path.into());
             }
+            edge = self.edges.get(*came_by.get(&edge.from)?)?;
         }
     }
 }
@@ -186,22 +263,10 @@ pub(crate) fn circle<C>(
             stuck_holders(table, &asker, &wait, keys)
         };
         for (is_behind, needed, owners) in [(false, needed, holders), (true, 1, ahead)] {
-            let index = graph.edges.len();
-            graph.edges.push(Edge {
-                from: wait.node,
-                step: Step {
-                    owner: wait.owner.clone(),
-                    lock: wait.lock.clone(),
-                    is_behind,
-                },
-                needed,
-                stuck: None,
-            });
+            let mut to = Vec::with_capacity(owners.len());
             for owner in owners {
                 let (node, is_new) = graph.number(&owner);
-                if let Some(edges) = graph.edges_to.get_mut(node) {
-                    edges.push(index);
-                }
+                to.push(node);
                 if is_new {
                     pending.extend(table.waits_of(&owner).filter_map(|(lock, place)| {
                         Some(Wait {
@@ -214,6 +279,16 @@ pub(crate) fn circle<C>(
                     }));
                 }
             }
+            graph.add(Edge {
+                from: wait.node,
+                step: Step {
+                    owner: wait.owner.clone(),
+                    lock: wait.lock.clone(),
+                    is_behind,
+                },
+                to,
+                needed,
+            });
         }
     }
     graph.circle()
