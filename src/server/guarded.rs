@@ -5,6 +5,7 @@ use super::args::Args;
 use super::context::Context;
 use super::reply::{Error, Printable, send_error};
 use redis_module::raw;
+use std::cell::Cell;
 use std::ffi::{CString, c_int};
 use std::ptr;
 
@@ -169,6 +170,32 @@ pub(super) fn run(ctx: Context<'_>, mut args: Args<'_>, skipped: usize) {
     }
 }
 
+/// Whether a command could be run by this name. No command has a NUL in its name, but the server
+/// compares names up to there, and may take such a name for another: that of a guard, for one.
+fn is_runnable(name: &[u8]) -> bool {
+    !name.contains(&0) && !name.eq_ignore_ascii_case(GUARD)
+}
+
+thread_local! {
+    /// Whether the server is being asked for the keys of a guarded command.
+    static IS_ASKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While this lives, no other can begin.
+struct Asking;
+
+impl Asking {
+    fn begin() -> Option<Self> {
+        (!IS_ASKING.replace(true)).then_some(Self)
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        IS_ASKING.set(false);
+    }
+}
+
 /// Whether the server does not run the command but asks where its keys are.
 pub(super) fn is_asked_for_keys(ctx: Context<'_>) -> bool {
     // SAFETY: the context is alive.
@@ -184,10 +211,13 @@ pub(super) fn tell_keys(ctx: Context<'_>, mut args: Args<'_>) {
     unsafe { api!(RedisModule_KeyAtPosWithFlags(ctx.as_raw(), 1, LOCK)) };
     args.by_ref().take(OWN_ARGS).for_each(drop);
     let (words, count) = args.as_raw();
-    let is_guard = args
-        .next()
-        .is_none_or(|name| name.bytes().eq_ignore_ascii_case(GUARD));
-    let (Ok(count), false) = (c_int::try_from(count), is_guard) else {
+    let is_runnable = args.next().is_some_and(|name| is_runnable(name.bytes()));
+    let (Ok(count), true) = (c_int::try_from(count), is_runnable) else {
+        return;
+    };
+    // However a guard comes to stand under a guard, it is not followed: each level would take its
+    // share of the stack, and there is no limit to them.
+    let Some(_asking) = Asking::begin() else {
         return;
     };
     // The name of this command, and what stands before the other.
