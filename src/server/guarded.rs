@@ -8,6 +8,7 @@ use redis_module::raw;
 use std::cell::Cell;
 use std::ffi::{CString, c_int};
 use std::ptr;
+use std::thread::LocalKey;
 
 /// The command that stands in front of a guarded one. Under itself it would only nest.
 const GUARD: &[u8] = b"LOCK.GUARD";
@@ -147,6 +148,7 @@ pub(super) fn run(ctx: Context<'_>, mut args: Args<'_>, skipped: usize) {
         send_error(ctx, &Error::UnknownCommand(Printable::new(name)));
         return;
     };
+    let _running = During::begin(&IS_RUNNING);
     // SAFETY: the context is that of a command, and the format's vector is the rest of its
     // arguments. The reply is sent before it is freed, both by the one who got it.
     //
@@ -179,21 +181,32 @@ fn is_runnable(name: &[u8]) -> bool {
 thread_local! {
     /// Whether the server is being asked for the keys of a guarded command.
     static IS_ASKING: Cell<bool> = const { Cell::new(false) };
+    /// Whether a guarded command runs.
+    static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While this lives, no other can begin.
-struct Asking;
+/// Something that goes on, for as long as this lives.
+struct During {
+    what: &'static LocalKey<Cell<bool>>,
+    before: bool,
+}
 
-impl Asking {
-    fn begin() -> Option<Self> {
-        (!IS_ASKING.replace(true)).then_some(Self)
+impl During {
+    fn begin(what: &'static LocalKey<Cell<bool>>) -> Self {
+        let before = what.replace(true);
+        Self { what, before }
     }
 }
 
-impl Drop for Asking {
+impl Drop for During {
     fn drop(&mut self) {
-        IS_ASKING.set(false);
+        self.what.set(self.before);
     }
+}
+
+/// Whether a guarded command runs. Its client is one that the server made up.
+pub(super) fn is_running() -> bool {
+    IS_RUNNING.get()
 }
 
 /// Whether the server does not run the command but asks where its keys are.
@@ -217,9 +230,10 @@ pub(super) fn tell_keys(ctx: Context<'_>, mut args: Args<'_>) {
     };
     // However a guard comes to stand under a guard, it is not followed: each level would take its
     // share of the stack, and there is no limit to them.
-    let Some(_asking) = Asking::begin() else {
+    if IS_ASKING.get() {
         return;
-    };
+    }
+    let _asking = During::begin(&IS_ASKING);
     // The name of this command, and what stands before the other.
     let offset = 1 + c_int::try_from(OWN_ARGS).unwrap_or(c_int::MAX);
     let mut number = 0;
