@@ -22,7 +22,9 @@ fn take(server: &Server, lock: &str) -> i64 {
 
 /// Takes a share of a lock and returns its token.
 fn share(server: &Server, lock: &str, owner: &str, ttl: i64) -> i64 {
-    server.call(("LOCK.ACQUIRE", lock, owner, ttl, "SHARED")).as_int()
+    server
+        .call(("LOCK.ACQUIRE", lock, owner, ttl, "SHARED"))
+        .as_int()
 }
 
 /// The answer to a token that does not hold the lock.
@@ -32,7 +34,9 @@ fn not_held() -> Reply {
 
 /// Waits until the clock is past a deadline, so that the lease has lapsed.
 fn wait_past(deadline: i64) {
-    wait_until("the clock to be past the deadline", || unix_millis() > deadline + 1);
+    wait_until("the clock to be past the deadline", || {
+        unix_millis() > deadline + 1
+    });
 }
 
 /// A number in `INFO lock`.
@@ -53,7 +57,13 @@ fn calls(server: &Server, command: &str) -> u64 {
 
 /// The words of a command with another name for each key `from`.
 fn renamed(words: &Words, from: &str, to: &str) -> Words {
-    let rename = |word: &Vec<u8>| if word == from.as_bytes() { to.into() } else { word.clone() };
+    let rename = |word: &Vec<u8>| {
+        if word == from.as_bytes() {
+            to.into()
+        } else {
+            word.clone()
+        }
+    };
     Words(words.iter().map(rename).collect())
 }
 
@@ -73,7 +83,10 @@ fn fill(server: &Server) {
         "GEOADD geo 13.361389 38.115556 Palermo".to_words(),
     ];
     let replies = server.raw().pipeline(commands);
-    assert!(replies.iter().all(|reply| reply.error_code().is_none()), "{replies:?}");
+    assert!(
+        replies.iter().all(|reply| reply.error_code().is_none()),
+        "{replies:?}"
+    );
 }
 
 on_every_server! {
@@ -680,5 +693,420 @@ fn kind(reply: &Reply) -> &'static str {
         Reply::Bool(_) => "boolean",
         Reply::Double(_) => "double",
         Reply::Verbatim(..) => "verbatim",
+    }
+}
+
+on_every_server! {
+    fn lock_commands_run_under_a_guard(flavour) {
+        let server = Server::start(flavour);
+        let token = take(&server, "lock");
+        let info = server.call(guard("lock", token, "LOCK.INFO lock"));
+        assert_eq!(info.field("token").as_int(), token);
+        server.leased("lock", 2 * LONG, || {
+            let renewal = ("LOCK.RENEW", "lock", "o", 2 * LONG);
+            assert_eq!(server.call(guard("lock", token, renewal)), 1);
+        });
+        assert_eq!(server.call(guard("lock", token, "LOCK.RELEASE lock x")), 0);
+        // There is no connection to watch, since the server makes one up.
+        let watched = guard("lock", token, ("LOCK.RENEW", "lock", "o", LONG, "WATCHDOG"));
+        assert_eq!(server.call(&watched).error_code(), Some("ERR"));
+        let direct = ("LOCK.RENEW", "lock", "o", LONG, "WATCHDOG").to_words();
+        let multi = "MULTI".to_words();
+        let replies = server.raw().pipeline([&multi, &watched, &"EXEC".to_words()]);
+        assert_eq!(replies[2].items()[0].error_code(), Some("ERR"));
+        assert!(server.call(scripted("pcall", &watched)).as_bytes().starts_with(b"ERR"));
+        assert_eq!(counted(&server, "lock_watchdogs"), 0);
+        // A transaction has one.
+        let mut client = server.raw();
+        let replies = client.pipeline([&multi, &direct, &"EXEC".to_words()]);
+        assert_eq!(replies[2].items()[0], 1);
+        assert_eq!(counted(&server, "lock_watchdogs"), 1);
+        client.close();
+        wait_until("the watch to end", || counted(&server, "lock_watchdogs") == 0);
+        // Another lock, and another way to release several.
+        let other = take(&server, "other");
+        assert_eq!(server.call(guard("lock", token, "LOCK.RELEASE other o")), 1);
+        assert_eq!(server.call(guard("other", other, "GET k")), not_held());
+        take(&server, "other");
+        let all = "LOCK.MRELEASE 2 lock other o";
+        let ended = Reply::Array(vec![Reply::Int(1), Reply::Int(1)]);
+        assert_eq!(server.call(guard("lock", token, all)), ended);
+        assert_eq!(server.call(guard("lock", token, all)), not_held());
+        assert_eq!(server.dbsize(), 0);
+    }
+
+    fn a_release_under_its_own_guard_hands_the_lock_over(flavour) {
+        let server = Server::start(flavour);
+        let token = take(&server, "lock");
+        let mut waiters = ["x", "y"].map(|owner| {
+            let mut waiter = server.raw();
+            let before = server.blocked_clients();
+            waiter.send(("LOCK.ACQUIRE", "lock", owner, LONG, "BLOCK", 0));
+            server.wait_for_blocked(before + 1);
+            waiter
+        });
+        assert_eq!(server.call(guard("lock", token, "LOCK.RELEASE lock o")), 1);
+        assert_eq!(server.call(guard("lock", token, "SET k v")), not_held());
+        let first = waiters[0].read().as_int();
+        assert!(first > token);
+        assert_eq!(server.call(guard("lock", first, "LOCK.RELEASE lock x")), 1);
+        let second = waiters[1].read().as_int();
+        assert!(second > first);
+        assert_eq!(waiters[1].call(guard("lock", second, "SET k v")), "OK");
+        assert_eq!(counted(&server, "lock_handovers"), 2);
+    }
+
+    /// A guarded command can write the key of the lock itself. That wakes who waits for it, as if
+    /// the command had come by itself.
+    fn a_guarded_command_that_ends_the_lock_wakes_who_waits(flavour) {
+        let server = Server::start(flavour);
+        for command in [
+            "DEL lock",
+            "UNLINK lock",
+            "GETDEL lock",
+            "EXPIRE lock 0",
+            "PEXPIRE lock 20",
+            "PEXPIREAT lock 1",
+            "SET lock other PX 20",
+            "RENAME lock elsewhere",
+            "MOVE lock 3",
+            "FLUSHDB",
+            "FLUSHALL",
+            "FLUSHALL ASYNC",
+            "SWAPDB 0 1",
+            "MSET k v lock other",
+        ] {
+            let mut client = server.raw();
+            let token = take(&server, "lock");
+            let mut waiter = server.raw();
+            waiter.send(("LOCK.ACQUIRE", "lock", "waiter", LONG, "BLOCK", 0));
+            server.wait_for_blocked(1);
+            let reply = client.call(guard("lock", token, command));
+            assert_eq!(reply.error_code(), None, "{command}: {reply:?}");
+            if command.starts_with("MSET") {
+                // A plain lock is in its place.
+                assert_eq!(client.call(guard("lock", token, "SET k w")), not_held());
+                assert_eq!(server.blocked_clients(), 1);
+                assert_eq!(server.call("DEL lock"), 1);
+            }
+            let next = waiter.read().as_int();
+            assert!(next > token, "{command}");
+            assert_eq!(client.call(guard("lock", token, "SET k w")), not_held(), "{command}");
+            assert_eq!(client.call(guard("lock", next, "SET k w")), "OK", "{command}");
+            assert_eq!(server.call("FLUSHALL"), "OK");
+        }
+    }
+
+    fn a_guard_by_a_key_with_waiters_settles_the_queue_first(flavour) {
+        let server = Server::start(flavour);
+        assert_eq!(server.call("DEBUG SET-ACTIVE-EXPIRE 0"), "OK");
+        let token = take(&server, "lock");
+        let mut waiter = server.raw();
+        waiter.send(("LOCK.ACQUIRE", "lock", "waiter", LONG, "BLOCK", 0));
+        server.wait_for_blocked(1);
+        // In one step with the deletion, before the module was told of it.
+        let replies = server.raw().pipeline([
+            "MULTI".to_words(),
+            "DEL lock".to_words(),
+            guard("lock", token, "SET k v"),
+            "EXEC".to_words(),
+        ]);
+        assert_eq!(replies[3], Reply::Array(vec![Reply::Int(1), not_held()]));
+        let next = waiter.read().as_int();
+        assert_eq!(server.call(guard("lock", next, "EXISTS k")), 0);
+    }
+
+    fn a_transaction_is_guarded_command_by_command(flavour) {
+        let server = Server::start(flavour);
+        let token = take(&server, "lock");
+        let mut client = server.raw();
+        let replies = client.pipeline([
+            "MULTI".to_words(),
+            guard("lock", token, "SET k v"),
+            guard("lock", token, "INCR k"),
+            guard("lock", token, "BLPOP list 0"),
+            guard("lock", token, "LOCK.RELEASE lock o"),
+            guard("lock", token, "SET k late"),
+            "EXEC".to_words(),
+        ]);
+        let items = replies[6].items();
+        assert_eq!(items[0], "OK");
+        assert_eq!(items[1].as_text(), "ERR value is not an integer or out of range");
+        assert!(items[2].as_text().contains("can't run under LOCK.GUARD"), "{:?}", items[2]);
+        assert_eq!(items[3], 1);
+        assert_eq!(items[4], not_held());
+        assert_eq!(server.call("GET k"), "v");
+        // Too few arguments are found when the command is queued.
+        client.call("MULTI");
+        assert_eq!(client.call("LOCK.GUARD lock 5").error_code(), Some("ERR"));
+        assert_eq!(client.call("EXEC").error_code(), Some("EXECABORT"));
+    }
+
+    /// Within one script the clock may stand still, but what the script itself did is seen.
+    fn scripts_and_functions_run_guarded_commands(flavour) {
+        let server = Server::start(flavour);
+        fill(&server);
+        let token = take(&server, "lock");
+        assert_eq!(server.call(scripted("call", &guard("lock", token, "SET k v"))), "OK");
+        assert_eq!(server.call(scripted("call", &guard("lock", token, "GET k"))), "v");
+        let list = server.call(scripted("call", &guard("lock", token, "LRANGE list 0 -1")));
+        assert_eq!(list.to_words(), "a b c");
+        let nil = server.call(scripted("call", &guard("lock", token, "GET none")));
+        assert!(nil.is_nil(), "{nil:?}");
+        let error = server.call(scripted("pcall", &guard("lock", token, "LPUSH string x")));
+        assert!(error.as_bytes().starts_with(b"WRONGTYPE"), "{error:?}");
+        let error = server.call(scripted("pcall", &guard("lock", 5, "SET k w")));
+        assert!(error.as_bytes().starts_with(b"NOTHELD"), "{error:?}");
+        let error = server.call(scripted("call", &guard("lock", 5, "SET k w")));
+        assert_eq!(error.error_code(), Some("NOTHELD"));
+        let maps = "redis.setresp(3) local map = redis.call(unpack(ARGV)) return map.map.f";
+        let mut words = ("EVAL", maps, 0).to_words();
+        words.0.extend(guard("lock", token, "HGETALL hash").0);
+        assert_eq!(server.call(words), "1");
+
+        let ended = "redis.call('PEXPIRE', 'lock', 0) \
+             return redis.pcall('LOCK.GUARD', 'lock', ARGV[1], 'SET', 'k', 'late')";
+        assert_eq!(server.call(("EVAL", ended, 0, token)), not_held());
+        let token = take(&server, "lock");
+        let released = "redis.call('LOCK.GUARD', 'lock', ARGV[1], 'LOCK.RELEASE', 'lock', 'o') \
+             return redis.pcall('LOCK.GUARD', 'lock', ARGV[1], 'SET', 'k', 'late')";
+        assert_eq!(server.call(("EVAL", released, 0, token)), not_held());
+        assert_eq!(server.call("GET k"), "v");
+
+        let token = take(&server, "lock");
+        let library = "#!lua name=lib\n redis.register_function('guarded', \
+             function(keys, args) return redis.call('LOCK.GUARD', keys[1], unpack(args)) end)";
+        assert_eq!(server.call(("FUNCTION", "LOAD", library)), "lib");
+        let called = ("FCALL", "guarded", 1, "lock", token, "SET", "k", "f");
+        assert_eq!(server.call(called), "OK");
+        let called = ("FCALL", "guarded", 1, "lock", 5, "SET", "k", "g");
+        assert_eq!(server.call(called).error_code(), Some("NOTHELD"));
+        assert_eq!(server.call("GET k"), "f");
+        // A script that may only read cannot write through a guard.
+        let script = "return redis.call('LOCK.GUARD', 'lock', ARGV[1], 'SET', 'k', 'ro')";
+        assert!(server.call(("EVAL_RO", script, 0, token)).error_code().is_some());
+        let script = format!("#!lua flags=no-writes\n{script}");
+        assert!(server.call(("EVAL", script, 0, token)).error_code().is_some());
+        assert_eq!(server.call("GET k"), "f");
+    }
+
+    fn long_and_many_arguments_are_passed_on(flavour) {
+        let server = Server::start(flavour);
+        let token = take(&server, "lock");
+        let long: Vec<u8> = (0..5_000_000_u32).map(|byte| byte.to_le_bytes()[0]).collect();
+        let set = vec![b"SET".to_vec(), b"k".to_vec(), long.clone()];
+        assert_eq!(server.call(guard("lock", token, set)), "OK");
+        assert_eq!(server.call(guard("lock", token, "GET k")), Reply::Bulk(long.clone()));
+        let set = vec![b"SET".to_vec(), long.clone(), b"v".to_vec()];
+        assert_eq!(server.call(guard("lock", token, set)), "OK");
+        assert_eq!(server.call(("GET", &long)), "v");
+        // A key of that many bars would be that many parts of a name.
+        let bars = vec![b'|'; 2_000_000];
+        let set = vec![b"SET".to_vec(), bars.clone(), b"v".to_vec()];
+        assert_eq!(server.call(guard("lock", token, set)), "OK");
+        assert_eq!(server.call(("GET", &bars)), "v");
+        let mut push = vec!["RPUSH".to_owned(), "list".to_owned()];
+        push.extend((0..10_000).map(|number| number.to_string()));
+        assert_eq!(server.call(guard("lock", token, push)), 10_000);
+        assert_eq!(server.call("LINDEX list -1"), "9999");
+        let mut set = vec!["MSET".to_owned()];
+        set.extend((0..10_000).map(|number| format!("key:{number}")));
+        assert_eq!(server.call(guard("lock", token, &set)), "OK");
+        assert_eq!(server.call("GET key:9998"), "key:9999");
+        set[0] = "DEL".to_owned();
+        assert_eq!(server.call(guard("lock", token, &set)), 5_000);
+        // The key of a lock may be anything, too.
+        for lock in [&b""[..], b"\0\xff\r\n", b"%s%n", &vec![b'x'; 1_000_000]] {
+            let token = server.call(("LOCK.ACQUIRE", lock, "o", LONG)).as_int();
+            assert_eq!(server.call(guard(lock, token, "INCR n")).error_code(), None);
+            assert_eq!(server.call(guard(lock, token + 1, "INCR n")), not_held());
+        }
+        assert_eq!(server.call("GET n"), "4");
+    }
+
+    fn a_client_that_subscribes_is_answered_like_any_other_command(flavour) {
+        let server = Server::start(flavour);
+        let token = take(&server, "lock");
+        let mut client = server.raw();
+        client.call("SUBSCRIBE c");
+        let refused = client.call(guard("lock", token, "SET k v"));
+        assert_eq!(refused.error_code(), Some("ERR"), "{refused:?}");
+        assert_eq!(server.call("EXISTS k"), 0);
+        let mut client = server.raw_resp3();
+        client.call("SUBSCRIBE c");
+        assert_eq!(client.call(guard("lock", token, "SET k v")), "OK");
+        assert_eq!(client.call(guard("lock", token, "SUBSCRIBE d")).error_code(), Some("ERR"));
+        assert_eq!(server.call("PUBSUB CHANNELS").to_words(), "c");
+        // Whether a message of its own comes before the reply depends on the server.
+        client.send(guard("lock", token, "PUBLISH c hello"));
+        let (messages, replies): (Vec<Reply>, Vec<Reply>) = [client.read(), client.read()]
+            .into_iter()
+            .partition(|reply| matches!(reply, Reply::Push(_)));
+        assert_eq!(messages[0].to_words(), "message c hello");
+        assert_eq!(replies, [Reply::Int(2)]);
+    }
+
+    fn a_paused_server_runs_no_guarded_command(flavour) {
+        let server = Server::start(flavour);
+        let token = take(&server, "lock");
+        let mut client = server.raw();
+        assert_eq!(server.call("CLIENT PAUSE 100000 WRITE"), "OK");
+        client.send(guard("lock", token, "SET k v"));
+        assert_eq!(server.call("EXISTS k"), 0);
+        assert!(!client.has_reply());
+        assert_eq!(server.call("CLIENT UNPAUSE"), "OK");
+        assert_eq!(client.read(), "OK");
+    }
+}
+
+/// Makes a user with these rules and no password, and logs in.
+fn login(server: &Server, name: &str, rules: &str) -> Raw {
+    let rules = format!("ACL SETUSER {name} reset on nopass -@all {rules}");
+    assert_eq!(server.call(rules), "OK");
+    let mut client = server.raw();
+    assert_eq!(client.call(("AUTH", name, "any")), "OK");
+    client
+}
+
+/// Whether it is the answer to one who has no right. Redis before 7.2 tells modules in its own way.
+fn is_denied(flavour: Flavour, reply: &Reply) -> bool {
+    match reply {
+        Reply::Error(text) => {
+            text.starts_with("NOPERM ")
+                || flavour == Flavour::Redis70 && text.starts_with("ERR acl verification failed")
+        }
+        _ => false,
+    }
+}
+
+on_every_server! {
+    fn a_guarded_command_has_the_rights_of_its_user(flavour) {
+        let server = Server::start(flavour);
+        let token = take(&server, "lock");
+        server.call("MSET mine:a 1 other 1 ro 1 wo 1");
+        let users = server.call("ACL LIST");
+        let mut witness = server.witness();
+        // Rules, commands that are denied, and those that are not and change nothing.
+        let cases: [(&str, &[&str], &[&str]); 11] = [
+            (
+                "+lock.guard +get ~*",
+                &["SET mine:a v", "DEL mine:a", "FLUSHALL", "LOCK.RELEASE lock o", "INFO"],
+                &["GET mine:a", "GET lock"],
+            ),
+            (
+                "+lock.guard +set +get +mget +copy +del ~lock ~mine:*",
+                &[
+                    "SET other v", "GET other", "MGET mine:a other", "COPY mine:a other",
+                    "COPY other mine:b", "DEL other mine:a", "LOCK.INFO lock", "KEYS *",
+                ],
+                &["GET mine:a", "SET mine:a v XX GET IFNONE", "MGET mine:a mine:b", "DEL mine:b"],
+            ),
+            (
+                "+lock.guard +set +get ~mine:*",
+                &["SET mine:a v", "GET mine:a", "GET lock"],
+                &[],
+            ),
+            ("+lock.guard +set %W~lock ~mine:*", &["SET mine:a v"], &[]),
+            (
+                "+lock.guard +set +get +getset +rename %R~lock %R~ro %W~wo",
+                &["SET ro v", "GET wo", "SET wo v GET", "GETSET ro v", "RENAME ro wo", "SET lock v"],
+                &["GET ro", "GET lock"],
+            ),
+            (
+                "+lock.guard +publish ~lock resetchannels &yes",
+                &["PUBLISH no m"],
+                &["PUBLISH yes m"],
+            ),
+            (
+                "+lock.guard +object|encoding ~*",
+                &["OBJECT FREQ lock", "OBJECT REFCOUNT lock", "MEMORY USAGE lock"],
+                &["OBJECT ENCODING lock"],
+            ),
+            ("+set +get ~*", &["GET mine:a", "SET mine:a v", "NOSUCH"], &[]),
+            ("+@all -get ~*", &["GET mine:a"], &["EXISTS mine:a"]),
+            ("+@all -@dangerous ~*", &["KEYS *", "FLUSHALL", "SWAPDB 0 1"], &["GET mine:a"]),
+            ("+@all -lock.guard ~*", &["GET mine:a"], &[]),
+        ];
+        for (rules, denied, allowed) in cases {
+            let mut client = login(&server, "user", rules);
+            for command in denied {
+                let command = guard("lock", token, *command);
+                let reply = client.call(&command);
+                assert!(is_denied(flavour, &reply), "{rules}: {command}: {reply:?}");
+                client.call("MULTI");
+                client.call(&command);
+                let reply = client.call("EXEC");
+                assert!(is_denied(flavour, &reply)
+                    || reply.error_code().is_some()
+                    || is_denied(flavour, &reply.items()[0]), "{rules}: {command}: {reply:?}");
+                // The rights in a script are those of its caller.
+                assert_eq!(server.call("ACL SETUSER user +eval"), "OK");
+                let reply = client.call(scripted("pcall", &command));
+                let text = Reply::Error(String::from_utf8_lossy(reply.as_bytes()).into_owned());
+                // The right to a key of the guard's is looked at by the script already.
+                let is_error = is_denied(flavour, &text)
+                    || text.as_text().starts_with("ERR ACL failure in script: ")
+                    || flavour == Flavour::Redis70
+                        && text.as_text().starts_with("ERR The user executing the script");
+                assert!(is_error, "{rules}: {command} in a script: {reply:?}");
+                assert_eq!(server.call("ACL SETUSER user -eval"), "OK");
+                witness.saw_nothing(&format!("{command} without the right to"));
+            }
+            for command in allowed {
+                let reply = client.call(guard("lock", token, *command));
+                assert!(!is_denied(flavour, &reply), "{rules}: {command}: {reply:?}");
+            }
+            witness.saw();
+        }
+        assert_eq!(server.call("ACL DELUSER user"), 1);
+        assert_eq!(server.call("ACL LIST"), users);
+        assert_eq!(server.call("ACL WHOAMI"), "default");
+    }
+
+    fn rights_to_write_alone_are_enough_to_write(flavour) {
+        let server = Server::start(flavour);
+        let token = take(&server, "lock");
+        let mut client = login(&server, "user", "+lock.guard +set +get %R~lock %W~wo (+incr ~n ~lock)");
+        assert_eq!(client.call(guard("lock", token, "SET wo v")), "OK");
+        assert!(is_denied(flavour, &client.call(guard("lock", token, "GET wo"))));
+        // The guard needs its own right to the key, by one selector.
+        assert!(is_denied(flavour, &client.call(guard("lock", token, "INCR n"))));
+        let mut client = login(&server, "user", "+lock.guard ~lock ~n (+incr ~n)");
+        assert_eq!(client.call(guard("lock", token, "INCR n")), 1);
+        assert!(is_denied(flavour, &client.call(guard("lock", token, "DECR n"))));
+    }
+
+    fn rights_count_at_the_moment_of_the_call(flavour) {
+        let server = Server::start(flavour);
+        let token = take(&server, "lock");
+        let mut client = login(&server, "user", "+lock.guard +set +multi +exec ~*");
+        client.call("MULTI");
+        assert_eq!(client.call(guard("lock", token, "SET k v")), "QUEUED");
+        assert_eq!(server.call("ACL SETUSER user -set"), "OK");
+        let reply = client.call("EXEC");
+        assert!(is_denied(flavour, &reply.items()[0]), "{reply:?}");
+        assert_eq!(server.call("EXISTS k"), 0);
+    }
+
+    fn a_command_without_the_right_to_is_in_the_log_of_the_server(flavour) {
+        let server = Server::start(flavour);
+        let token = take(&server, "lock");
+        let mut client = login(&server, "user", "+lock.guard +set ~lock ~mine resetchannels");
+        let of_last = |server: &Server| {
+            let log = server.call("ACL LOG 1");
+            let entry = &log.items()[0];
+            ["reason", "object", "username"].map(|field| entry.field(field).as_text().to_lowercase())
+        };
+        assert_eq!(server.call("ACL LOG RESET"), "OK");
+        client.call(guard("lock", token, "GET mine"));
+        assert_eq!(of_last(&server), ["command", "get", "user"]);
+        client.call(guard("lock", token, "SET other v"));
+        assert_eq!(of_last(&server), ["key", "other", "user"]);
+        client.call(guard("elsewhere", token, "SET mine v"));
+        assert_eq!(of_last(&server), ["key", "elsewhere", "user"]);
+        assert_eq!(server.call("ACL LOG").items().len(), 3);
+        client.call(guard("lock", token, "SET mine v"));
+        assert_eq!(server.call("ACL LOG").items().len(), 3);
+        assert_eq!(server.call("GET mine"), "v");
     }
 }
