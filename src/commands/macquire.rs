@@ -18,7 +18,7 @@ impl Command for MultiAcquire {
         complexity: c"O(N) where N is the number of keys",
         since: SINCE,
         arity: -5,
-        flags: c"write deny-oom blocking",
+        flags: c"write deny-oom blocking getkeys-api",
         categories: "write slow blocking",
         tips: None,
         keys: Keys::Numbered(KeyUse::Insert),

@@ -18,7 +18,7 @@ impl Command for MultiRenew {
         complexity: c"O(N) where N is the number of keys",
         since: SINCE,
         arity: -5,
-        flags: c"write",
+        flags: c"write getkeys-api",
         categories: "write slow",
         tips: None,
         keys: Keys::Numbered(KeyUse::Update),

@@ -46,8 +46,13 @@ unsafe extern "C" fn handle<C: Command>(
     let Some(ctx) = ctx else {
         return OK;
     };
-    if matches!(C::SPEC.keys, Keys::FirstAndGuarded) && guarded::is_asked_for_keys(ctx) {
-        guard(|| guarded::tell_keys(ctx, args));
+    if matches!(C::SPEC.keys, Keys::FirstAndGuarded | Keys::Numbered(_))
+        && guarded::is_asked_for_keys(ctx)
+    {
+        guard(|| match C::SPEC.keys {
+            Keys::Numbered(usage) => guarded::tell_numbered_keys(ctx, args, usage),
+            _ => guarded::tell_keys(ctx, args),
+        });
         return OK;
     }
     let outcome = guard(|| {

@@ -3,6 +3,7 @@
 use super::api::api;
 use super::args::Args;
 use super::context::Context;
+use super::metadata::KeyUse;
 use super::reply::{Error, Printable, send_error};
 use redis_module::raw;
 use std::cell::Cell;
@@ -215,13 +216,31 @@ pub(super) fn is_asked_for_keys(ctx: Context<'_>) -> bool {
     unsafe { api!(RedisModule_IsKeysPositionRequest(ctx.as_raw())) != 0 }
 }
 
+/// Tells the server where the keys of a command of several locks are: behind the number of them. It
+/// is told of none when that is no number of keys that could be there.
+pub(super) fn tell_numbered_keys(ctx: Context<'_>, mut args: Args<'_>, usage: KeyUse) {
+    let number = args
+        .next()
+        .and_then(|number| str::from_utf8(number.bytes()).ok()?.parse::<c_int>().ok())
+        .filter(|&number| usize::try_from(number).is_ok_and(|number| number <= args.len()));
+    // The first key stands behind the name of the command and the number.
+    for position in (2..).take(
+        number
+            .and_then(|number| usize::try_from(number).ok())
+            .unwrap_or(0),
+    ) {
+        let flags = usage.flags().cast_signed();
+        // SAFETY: the context is that of a request for keys.
+        unsafe { api!(RedisModule_KeyAtPosWithFlags(ctx.as_raw(), position, flags)) };
+    }
+}
+
 /// Tells the server where the keys of a guarded command are: that of the lock, and the command's
 /// own. Of a command that it does not know it will see that for itself.
 pub(super) fn tell_keys(ctx: Context<'_>, mut args: Args<'_>) {
-    const LOCK: c_int =
-        (raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS).cast_signed();
+    let of_lock = KeyUse::Read.flags().cast_signed();
     // SAFETY: the context is that of a request for keys.
-    unsafe { api!(RedisModule_KeyAtPosWithFlags(ctx.as_raw(), 1, LOCK)) };
+    unsafe { api!(RedisModule_KeyAtPosWithFlags(ctx.as_raw(), 1, of_lock)) };
     args.by_ref().take(OWN_ARGS).for_each(drop);
     let (words, count) = args.as_raw();
     let is_runnable = args.next().is_some_and(|name| is_runnable(name.bytes()));

@@ -37,7 +37,8 @@ pub(crate) enum Keys {
     None,
     /// The first argument.
     First(KeyUse),
-    /// As many as the first argument says, after it.
+    /// As many as the first argument says, after it. The server asks for those too, because what it
+    /// tells of a guarded command's keys is not by the description of the command.
     Numbered(KeyUse),
     /// The first argument, which is looked at, and the keys of the command that stands behind it. The
     /// server asks for those, see [`super::guarded`].
@@ -55,6 +56,30 @@ pub(crate) enum KeyUse {
     Update,
     /// Changes or deletes it.
     Delete,
+}
+
+impl KeyUse {
+    /// The use as the server has it.
+    pub(super) fn flags(self) -> u32 {
+        match self {
+            Self::Read => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
+            Self::Insert => {
+                raw::REDISMODULE_CMD_KEY_RW
+                    | raw::REDISMODULE_CMD_KEY_ACCESS
+                    | raw::REDISMODULE_CMD_KEY_INSERT
+            }
+            Self::Update => {
+                raw::REDISMODULE_CMD_KEY_RW
+                    | raw::REDISMODULE_CMD_KEY_ACCESS
+                    | raw::REDISMODULE_CMD_KEY_UPDATE
+            }
+            Self::Delete => {
+                raw::REDISMODULE_CMD_KEY_RW
+                    | raw::REDISMODULE_CMD_KEY_ACCESS
+                    | raw::REDISMODULE_CMD_KEY_DELETE
+            }
+        }
+    }
 }
 
 /// The description of one argument.
@@ -290,24 +315,7 @@ fn key_spec(keys: Keys) -> Option<raw::RedisModuleCommandKeySpec> {
         Keys::First(usage) | Keys::Numbered(usage) => usage,
         Keys::FirstAndGuarded => KeyUse::Read,
     };
-    let flags = match usage {
-        KeyUse::Read => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
-        KeyUse::Insert => {
-            raw::REDISMODULE_CMD_KEY_RW
-                | raw::REDISMODULE_CMD_KEY_ACCESS
-                | raw::REDISMODULE_CMD_KEY_INSERT
-        }
-        KeyUse::Update => {
-            raw::REDISMODULE_CMD_KEY_RW
-                | raw::REDISMODULE_CMD_KEY_ACCESS
-                | raw::REDISMODULE_CMD_KEY_UPDATE
-        }
-        KeyUse::Delete => {
-            raw::REDISMODULE_CMD_KEY_RW
-                | raw::REDISMODULE_CMD_KEY_ACCESS
-                | raw::REDISMODULE_CMD_KEY_DELETE
-        }
-    };
+    let flags = usage.flags();
     // SAFETY: a struct of integers, pointers and unions of such: zeroes are valid.
     let mut spec: raw::RedisModuleCommandKeySpec = unsafe { std::mem::zeroed() };
     spec.flags = flags.into();
