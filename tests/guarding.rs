@@ -55,18 +55,6 @@ fn calls(server: &Server, command: &str) -> u64 {
     })
 }
 
-/// The words of a command with another name for each key `from`.
-fn renamed(words: &Words, from: &str, to: &str) -> Words {
-    let rename = |word: &Vec<u8>| {
-        if word == from.as_bytes() {
-            to.into()
-        } else {
-            word.clone()
-        }
-    };
-    Words(words.iter().map(rename).collect())
-}
-
 /// Makes keys of every type.
 fn fill(server: &Server) {
     let commands: Vec<Words> = vec![
@@ -1108,5 +1096,373 @@ on_every_server! {
         client.call(guard("lock", token, "SET mine v"));
         assert_eq!(server.call("ACL LOG").items().len(), 3);
         assert_eq!(server.call("GET mine"), "v");
+    }
+}
+
+/// Commands, and their keys in the order of the server.
+const KEYS: [(&str, &[&str]); 27] = [
+    ("GET a", &["a"]),
+    ("get a", &["a"]),
+    ("SET a v", &["a"]),
+    ("SET a v GET", &["a"]),
+    ("MSET a 1 b 2 c 3", &["a", "b", "c"]),
+    ("DEL a b c", &["a", "b", "c"]),
+    ("COPY a b", &["a", "b"]),
+    ("SORT a STORE b", &["a", "b"]),
+    ("ZUNIONSTORE a 2 b c", &["a", "b", "c"]),
+    ("ZUNIONSTORE a 99 b c", &[]),
+    ("LMPOP 2 a b LEFT", &["a", "b"]),
+    ("OBJECT ENCODING a", &["a"]),
+    ("XREAD STREAMS a b 0 0", &["a", "b"]),
+    ("MIGRATE host 1 a 0 1", &["a"]),
+    ("LOCK.RELEASE a o", &["a"]),
+    ("LOCK.MACQUIRE 2 a b o 1000", &["a", "b"]),
+    ("LOCK.MRELEASE 2 a b o", &["a", "b"]),
+    ("LOCK.MRENEW 2 a b o 1000", &["a", "b"]),
+    ("LOCK.MRELEASE 99 a b o", &[]),
+    ("LOCK.MRELEASE -1 a b o", &[]),
+    ("LOCK.MRELEASE 2147483648 a b o", &[]),
+    ("LOCK.MRELEASE x a b o", &[]),
+    ("LOCK.GUARD a 1 SET b v", &[]),
+    ("NOSUCH a", &[]),
+    ("SET a", &[]),
+    ("PUBLISH a b", &[]),
+    ("PING", &[]),
+];
+
+on_every_server! {
+    fn the_server_knows_the_keys_of_a_guarded_command(flavour) {
+        let server = Server::start(flavour);
+        let mut witness = server.witness();
+        for (command, keys) in KEYS {
+            let asked = |name: &str| {
+                let mut words = ("COMMAND", name).to_words();
+                words.0.extend(guard("lock", 5, command).0);
+                server.call(words)
+            };
+            let sorted = |mut words: Vec<String>| {
+                words.sort();
+                words
+            };
+            let mut wanted = vec!["lock".to_owned()];
+            wanted.extend(keys.iter().map(|key| (*key).to_owned()));
+            let found = asked("GETKEYS").to_words();
+            assert_eq!(found.text(0), "lock", "{command}");
+            let found = (0..found.len()).map(|index| found.text(index).to_owned()).collect();
+            assert_eq!(sorted(found), sorted(wanted.clone()), "{command}");
+
+            let found = asked("GETKEYSANDFLAGS");
+            let pairs = found.items().iter().map(|pair| pair.items());
+            let lock = found.items()[0].items();
+            assert_eq!((lock[0].as_text(), &lock[1].to_words()), ("lock", &"RO access".to_words()));
+            let found = pairs.map(|pair| pair[0].as_text().to_owned()).collect();
+            assert_eq!(sorted(found), sorted(wanted), "{command}");
+        }
+        for command in ["LOCK.GUARD", "LOCK.GUARD lock", "LOCK.GUARD lock 5"] {
+            let reply = server.call(format!("COMMAND GETKEYS {command}"));
+            assert_eq!(reply.error_code(), Some("ERR"), "{command}");
+        }
+        witness.saw_nothing("to ask for keys");
+    }
+
+    fn a_guarded_command_is_redirected_by_all_of_its_keys(flavour) {
+        let server = Server::build(flavour)
+            .config("cluster-enabled", "yes")
+            .config("cluster-require-full-coverage", "no")
+            .start();
+        // All slots but that of `away`.
+        let away = server.call("CLUSTER KEYSLOT away").as_int();
+        let slots = format!("CLUSTER ADDSLOTSRANGE 0 {} {} 16383", away - 1, away + 1);
+        assert_eq!(server.call(slots), "OK");
+        wait_until("the cluster is up", || {
+            server.call("CLUSTER INFO").as_text().contains("cluster_state:ok")
+        });
+        let token = take(&server, "{a}lock");
+        assert_eq!(server.call(guard("{a}lock", token, "SET {a}k v")), "OK");
+        assert_eq!(server.call(guard("{a}lock", token, "MSET {a}k v {a}l v")), "OK");
+        assert_eq!(server.call(guard("{a}lock", token, "PUBLISH c m")), 0);
+        let stored = server.snapshot();
+        for command in [
+            "LOCK.MRELEASE 2 {a}k {b}k o", "LOCK.RELEASE {b}k o", "SET {b}k v", "MSET {a}k w {b}k v", "DEL {b}k", "SET away v", "GET {b}k"] {
+            for lock in ["{a}lock", "{a}free"] {
+                let command = guard(lock, token, command);
+                assert_eq!(server.call(&command).error_code(), Some("CROSSSLOT"), "{command}");
+                let reply = server.call(scripted("pcall", &command));
+                let refused = String::from_utf8_lossy(reply.as_bytes()).into_owned();
+                assert!(refused.starts_with("ERR ") || refused.starts_with("CROSSSLOT "), "{refused}");
+                let mut client = server.raw();
+                client.call("MULTI");
+                assert_eq!(client.call(&command).error_code(), Some("CROSSSLOT"), "{command}");
+                assert_eq!(client.call("EXEC").error_code(), Some("EXECABORT"), "{command}");
+            }
+        }
+        let unserved = server.call(guard("away", token, "SET away v"));
+        assert_eq!(unserved.error_code(), Some("CLUSTERDOWN"), "{unserved:?}");
+        assert_eq!(server.snapshot(), stored);
+        assert_eq!(calls(&server, "set"), 1);
+    }
+}
+
+/// Commands on `k` and `l`, with what makes the keys before them.
+const WRITES: [(&str, &str); 26] = [
+    ("", "SET k v"),
+    ("", "SET k v PX 1000000"),
+    ("", "SET k v EX 1000"),
+    ("SET k v", "SET k w KEEPTTL GET"),
+    ("SET k v", "SET k w NX"),
+    ("SET k v", "GETEX k PX 1000000"),
+    ("SET k v", "GETDEL k"),
+    ("SET k v", "EXPIRE k 1000"),
+    ("SET k v", "EXPIRE k -1"),
+    ("SET k v PX 1000000", "PERSIST k"),
+    ("", "INCR k"),
+    ("", "INCRBYFLOAT k 1.5"),
+    ("", "MSET k v l w"),
+    ("SADD k m", "SPOP k"),
+    ("SADD k m", "SPOP k 2"),
+    ("RPUSH k a b", "LMOVE k l LEFT RIGHT"),
+    ("RPUSH k c b a", "SORT k ALPHA STORE l"),
+    ("", "XADD k 1-1 f v"),
+    ("SET k v", "RENAME k l"),
+    ("SET k v", "COPY k l"),
+    ("SET k v", "DEL k l"),
+    ("SET k v", "GET k"),
+    ("SET k v", "LPUSH k x"),
+    ("", "DEL k"),
+    ("LOCK.ACQUIRE k o 1000000", "LOCK.RELEASE k o"),
+    ("LOCK.ACQUIRE k o 1000000", "LOCK.RENEW k o 2000000"),
+];
+
+/// Commands without those that mark a step of several, and deadlines by a word.
+fn effects(commands: &[Words]) -> Vec<String> {
+    let is_time = |word: &str| word.len() == 13 && word.bytes().all(|byte| byte.is_ascii_digit());
+    commands
+        .iter()
+        .map(|command| {
+            let words: Vec<&str> = (0..command.len())
+                .map(|index| command.text(index))
+                .map(|word| if is_time(word) { "$deadline" } else { word })
+                .collect();
+            words.join(" ")
+        })
+        .collect()
+}
+
+on_every_server! {
+    /// To replicas, to the append only file, and to those who listen.
+    fn effects_are_those_of_the_command_itself(flavour) {
+        let server = Server::build(flavour).aof().start();
+        let token = take(&server, "lock");
+        let mut witness = server.witness();
+        let mut all = Vec::new();
+        for (before, command) in WRITES {
+            let mut seen = Vec::new();
+            for guarded in [false, true] {
+                server.call("DEL k l");
+                if !before.is_empty() {
+                    assert_eq!(server.call(before).error_code(), None, "{before}");
+                }
+                witness.saw();
+                let changes = server.changes();
+                let reply = if guarded {
+                    server.call(guard("lock", token, command))
+                } else {
+                    server.call(command)
+                };
+                let changes = server.changes() - changes;
+                let (replicated, events) = witness.saw();
+                all.extend(replicated.clone());
+                seen.push((reply, effects(&replicated), effects(&events), changes));
+            }
+            assert_eq!(seen[1], seen[0], "{command}");
+            if command.contains("PX") {
+                assert!(seen[1].1[0].contains(" PXAT $deadline")
+                    || seen[1].1[0].contains("PEXPIREAT k $deadline"), "{:?}", seen[1]);
+            }
+        }
+        assert!(all.len() > WRITES.len());
+        server.call(guard("lock", token, "FLUSHDB"));
+        assert_eq!(effects(&witness.saw().0), ["flushdb".to_owned()].map(|name| {
+            // The server keeps the case in which it was written.
+            name.to_uppercase()
+        }));
+        for command in server.aof_commands() {
+            assert!(!command.text(0).to_uppercase().starts_with("LOCK."), "{command}");
+        }
+        let token = take(&server, "lock");
+        server.call(guard("lock", token, "SET k v PX 1000000"));
+        let stored = server.snapshot();
+        assert_eq!(server.kill().start().snapshot(), stored);
+    }
+
+    /// What the guard itself has to do and the command are one step for replicas, too.
+    fn a_guard_that_ends_a_lapsed_share_is_one_step_with_its_command(flavour) {
+        let server = Server::start(flavour);
+        let brief = share(&server, "lock", "brief", 30);
+        let token = share(&server, "lock", "b", LONG);
+        wait_past(brief / 1_000 + 40);
+        let mut stream = server.replication_stream();
+        assert_eq!(server.call(guard("lock", token, "SET k v")), "OK");
+        let writes = effects(&stream.writes(&server));
+        assert_eq!(writes.first().map(String::as_str), Some("MULTI"), "{writes:?}");
+        assert!(writes.iter().any(|write| write.starts_with("ZREM lock ")), "{writes:?}");
+        assert_eq!(writes[writes.len() - 2..], ["SET k v", "EXEC"]);
+    }
+
+    fn a_replica_has_what_was_guarded_and_guards_nothing_itself(flavour) {
+        let server = Server::start(flavour);
+        let replica = Server::build(flavour).replica_of(&server).start();
+        let token = take(&server, "lock");
+        for (before, command) in WRITES {
+            server.call("DEL k l");
+            if !before.is_empty() {
+                server.call(before);
+            }
+            server.call(guard("lock", token, command));
+        }
+        server.call(guard("lock", token, "SET k v PX 1000000"));
+        replica.wait_in_sync_with(&server);
+        assert_eq!(replica.snapshot(), server.snapshot());
+        for command in ["SET k w", "GET k"] {
+            let reply = replica.call(guard("lock", token, command));
+            assert_eq!(reply.error_code(), Some("READONLY"), "{command}");
+        }
+        // The token is good where the lock went.
+        assert_eq!(replica.call("REPLICAOF NO ONE"), "OK");
+        assert_eq!(replica.call(guard("lock", token, "SET k w")), "OK");
+        assert_eq!(replica.call(guard("lock", token + 1, "SET k x")), not_held());
+    }
+
+    fn a_guarded_command_obeys_the_limits_of_the_server(flavour) {
+        let server = Server::start(flavour);
+        let token = take(&server, "lock");
+        server.call("SET k v");
+        assert_eq!(server.call("CONFIG SET maxmemory-policy noeviction maxmemory 1"), "OK");
+        let mut witness = server.witness();
+        for command in ["SET x v", "LPUSH x v", "SET lock x", "APPEND k x"] {
+            let direct = server.call(command);
+            assert_eq!(direct.error_code(), Some("OOM"), "{command}");
+            assert_eq!(server.call(guard("lock", token, command)), direct, "{command}");
+        }
+        witness.saw_nothing("a command for which there was no memory");
+        assert_eq!(server.call(guard("lock", token, "GET k")), "v");
+        assert_eq!(server.call(guard("lock", token, "DEL k")), 1);
+        assert_eq!(server.call(guard("lock", token, ("LOCK.RENEW", "lock", "o", LONG))), 1);
+        assert_eq!(server.call("CONFIG SET maxmemory 0"), "OK");
+        witness.saw();
+
+        assert_eq!(server.call("CONFIG SET min-replicas-to-write 5"), "OK");
+        let reply = server.call(guard("lock", token, "SET x v"));
+        assert_eq!(reply.error_code(), Some("NOREPLICAS"));
+        witness.saw_nothing("a command for which there were too few replicas");
+        assert_eq!(server.call("CONFIG SET min-replicas-to-write 0"), "OK");
+        assert_eq!(server.call(guard("lock", token, "LOCK.RELEASE lock o")), 1);
+        assert_eq!(server.dbsize(), 0);
+    }
+
+    fn who_watches_or_tracks_a_key_hears_of_guarded_writes(flavour) {
+        let server = Server::start(flavour);
+        let token = take(&server, "lock");
+        server.call("SET k v");
+        let mut watcher = server.raw();
+        let mut touched = |command: &str| {
+            assert_eq!(watcher.call("WATCH k"), "OK");
+            server.call(guard("lock", token, command));
+            watcher.call("MULTI");
+            watcher.call("PING");
+            watcher.call("EXEC").is_nil()
+        };
+        assert!(touched("SET k w"));
+        assert!(touched("MSET k w l w"));
+        assert!(touched("DEL k"));
+        assert!(!touched("GET k"));
+        assert!(!touched("SET l w"));
+        assert!(!touched("BLPOP k 0"));
+        assert!(touched("SET k x"));
+
+        let mut tracker = server.raw_resp3();
+        assert_eq!(tracker.call("CLIENT TRACKING ON"), "OK");
+        assert_eq!(tracker.call("GET k"), "x");
+        assert_eq!(server.call(guard("lock", token, "SET k y")), "OK");
+        let told = tracker.read();
+        assert_eq!(told.items()[0], "invalidate");
+        assert_eq!(told.items()[1].to_words(), "k");
+        // Older servers do not track what a module reads.
+        assert_eq!(tracker.call(guard("lock", token, "GET k")), "y");
+        if flavour.at_least_7_2() {
+            server.call("SET k z");
+            assert_eq!(tracker.read().items()[1].to_words(), "k");
+        }
+        assert_eq!(tracker.call("PING"), "PONG");
+    }
+
+    fn the_server_counts_both_commands_and_shows_them(flavour) {
+        let server = Server::start(flavour);
+        let token = take(&server, "lock");
+        server.call("CONFIG SET slowlog-log-slower-than 0");
+        let mut monitor = server.raw();
+        monitor.call("MONITOR");
+        for number in 1..=3 {
+            assert_eq!(server.call(guard("lock", token, "SET k %s%n")), "OK");
+            assert_eq!(calls(&server, "set"), number);
+            assert_eq!(calls(&server, "lock.guard"), number);
+        }
+        assert_eq!(server.call(guard("lock", 5, "SET k v")), not_held());
+        assert_eq!(server.call(guard("lock", token, "BLPOP k 0")).error_code(), Some("ERR"));
+        assert_eq!((calls(&server, "set"), calls(&server, "blpop")), (3, 0));
+        assert_eq!(counted(&server, "lock_guarded"), 3);
+        assert_eq!(counted(&server, "lock_stale_guards"), 1);
+        let shown = |name: &str, monitor: &mut Raw| loop {
+            let line = monitor.read();
+            if line.as_text().contains(name) {
+                return line;
+            }
+        };
+        assert!(shown("\"SET\" \"k\" \"%s%n\"", &mut monitor).as_text().contains("SET"));
+        assert!(shown("\"LOCK.GUARD\" \"lock\"", &mut monitor).as_text().contains("SET"));
+        let log = server.call("SLOWLOG GET 100");
+        let logged = log.items().iter().any(|entry| entry.items()[3].to_words().text(0) == "LOCK.GUARD");
+        assert!(logged, "{log:?}");
+        assert!(server.call("LATENCY HISTOGRAM lock.guard set").error_code().is_none());
+        assert!(server.call("INFO everything").as_text().contains("lock_guarded:3"));
+    }
+
+    /// The server's own names count, and without `COMMAND` nobody can tell what a command is.
+    fn renamed_commands_are_guarded_by_their_new_names(flavour) {
+        let server = Server::build(flavour)
+            .config("rename-command BLPOP", "waitpop")
+            .config("rename-command SET", "write")
+            .config("rename-command STRLEN", "")
+            .start();
+        let token = take(&server, "lock");
+        assert_eq!(server.call(guard("lock", token, "write k v")), "OK");
+        let mut witness = server.witness();
+        for (command, error) in [
+            ("SET k w", "ERR unknown command 'SET'"),
+            ("STRLEN k", "ERR unknown command 'STRLEN'"),
+            ("BLPOP list 0", "ERR unknown command 'BLPOP'"),
+            ("waitpop list 0", "ERR command 'waitpop' can't run under LOCK.GUARD: it may block"),
+        ] {
+            let reply = server.call(guard("lock", token, command));
+            assert_eq!(reply, Reply::Error(error.to_owned()), "{command}");
+        }
+        witness.saw_nothing("a command by another name");
+    }
+
+    fn without_the_command_that_describes_commands_nothing_is_guarded(flavour) {
+        for name in ["", "describe"] {
+            let server = Server::build(flavour).config("rename-command COMMAND", name).start();
+            let token = take(&server, "lock");
+            let mut witness = server.witness();
+            for command in ["SET k v", "BLPOP list 0", "LOCK.RELEASE lock o", "NOSUCH"] {
+                let reply = server.call(guard("lock", token, command));
+                let name = command.split(' ').next().unwrap();
+                let error = format!(
+                    "ERR command '{name}' can't run under LOCK.GUARD: the server does not say what it is"
+                );
+                assert_eq!(reply, Reply::Error(error), "{command}");
+            }
+            witness.saw_nothing("a guard by a server without COMMAND");
+        }
     }
 }
