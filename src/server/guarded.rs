@@ -28,9 +28,17 @@ pub(crate) fn check_guardable(ctx: Context<'_>, mut args: Args<'_>) -> Result<()
     if name.eq_ignore_ascii_case(GUARD) {
         return refuse("it is a guard itself");
     }
+    // No name has this byte, but the server takes a name to pieces by it: a key of millions of them,
+    // which is no subcommand, would keep it busy for seconds.
+    let is_divided = |name: &[u8]| name.contains(&b'|');
+    if is_divided(name) {
+        return Err(Error::UnknownCommand(Printable::new(name)));
+    }
     let full_name = args
         .next()
-        .map(|subcommand| [name, b"|", subcommand.bytes()].concat());
+        .map(super::Arg::bytes)
+        .filter(|subcommand| !is_divided(subcommand))
+        .map(|subcommand| [name, b"|", subcommand].concat());
     let known = full_name
         .and_then(|full_name| traits_of(ctx, &full_name).transpose())
         .or_else(|| traits_of(ctx, name).transpose());
