@@ -17,6 +17,7 @@ mod deadlock;
 mod documentation;
 mod effects;
 mod foreign;
+mod guarding;
 mod harness;
 mod harness_self_test;
 mod history;

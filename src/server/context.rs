@@ -1,6 +1,7 @@
 //! The context that the server passes to every callback.
 
 use super::api::{OK, api};
+use super::guarded;
 use super::reply::Error;
 use super::string::Str;
 use crate::lock::watchdog::ClientId;
@@ -70,9 +71,13 @@ impl Context<'_> {
     /// The connection of the client. An error in a script, and when it is another module that calls:
     /// then the server makes up a client, and does not tell for which connection it runs.
     pub(crate) fn connection(self) -> Result<ClientId, Error> {
-        // Some servers keep the client of scripts among the connections, so its number alone does
-        // not tell.
-        if self.has_flag(raw::REDISMODULE_CTX_FLAGS_LUA) {
+        // Some servers keep the clients of scripts and of modules among the connections, so a number
+        // alone does not tell. A connection may be blocked except in a transaction.
+        let is_made_up = self.has_flag(raw::REDISMODULE_CTX_FLAGS_LUA)
+            || guarded::is_running()
+            || self.has_flag(raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING)
+                && !self.has_flag(raw::REDISMODULE_CTX_FLAGS_MULTI);
+        if is_made_up {
             return Err(Error::WatchWithoutConnection);
         }
         // SAFETY: the context is alive. Without a struct to fill in, the server only says whether

@@ -3,8 +3,10 @@
 use super::api::api;
 use super::args::Args;
 use super::context::Context;
+use super::during::During;
 use super::reply::{Error, Printable, send_error};
 use redis_module::raw;
+use std::cell::Cell;
 use std::ffi::CString;
 use std::ptr;
 
@@ -22,9 +24,17 @@ pub(crate) fn check_guardable(ctx: Context<'_>, mut args: Args<'_>) -> Result<()
     if name.eq_ignore_ascii_case(GUARD) {
         return refuse("it is a guard itself");
     }
+    // No name has this byte, but the server takes a name to pieces by it: a key of millions of them,
+    // which is no subcommand, would keep it busy for seconds.
+    let is_divided = |name: &[u8]| name.contains(&b'|');
+    if is_divided(name) {
+        return Err(Error::UnknownCommand(Printable::new(name)));
+    }
     let full_name = args
         .next()
-        .map(|subcommand| [name, b"|", subcommand.bytes()].concat());
+        .map(super::Arg::bytes)
+        .filter(|subcommand| !is_divided(subcommand))
+        .map(|subcommand| [name, b"|", subcommand].concat());
     let known = full_name
         .and_then(|full_name| traits_of(ctx, &full_name).transpose())
         .or_else(|| traits_of(ctx, name).transpose());
@@ -143,6 +153,7 @@ pub(super) fn run(ctx: Context<'_>, mut args: Args<'_>, skipped: usize) {
         send_error(ctx, &Error::UnknownCommand(Printable::new(name)));
         return;
     };
+    let _running = During::begin(&IS_RUNNING);
     // SAFETY: the context is that of a command, and the format's vector is the rest of its
     // arguments. The reply is sent before it is freed, both by the one who got it.
     //
@@ -164,4 +175,14 @@ pub(super) fn run(ctx: Context<'_>, mut args: Args<'_>, skipped: usize) {
         api!(RedisModule_ReplyWithCallReply(ctx.as_raw(), reply));
         api!(RedisModule_FreeCallReply(reply));
     }
+}
+
+thread_local! {
+    /// Whether a guarded command runs.
+    static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a guarded command runs. Its client is one that the server made up.
+pub(super) fn is_running() -> bool {
+    IS_RUNNING.get()
 }

@@ -6,9 +6,11 @@
 use super::api::api;
 use super::args::Args;
 use super::context::Context;
+use super::during::During;
 use super::guarded::GUARD;
 use super::metadata::Keys;
 use redis_module::raw;
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr;
 
@@ -57,14 +59,16 @@ fn tell_guarded(ctx: Context<'_>, mut args: Args<'_>) {
     tell_one(ctx, 1, lock.cast_signed());
     args.by_ref().take(BEFORE_GUARDED).for_each(drop);
     let (words, count) = args.as_raw();
-    // A guard under a guard is refused, and asking it would come back here, as deep as there are
-    // words.
-    let is_guard = args
-        .next()
-        .is_none_or(|name| name.bytes().eq_ignore_ascii_case(GUARD));
-    let (Ok(count), false) = (c_int::try_from(count), is_guard) else {
+    let is_runnable = args.next().is_some_and(|name| is_runnable(name.bytes()));
+    let (Ok(count), true) = (c_int::try_from(count), is_runnable) else {
         return;
     };
+    // However a guard comes to stand under a guard, it is not followed: each level would take its
+    // share of the stack, and there is no limit to them.
+    if IS_ASKING.get() {
+        return;
+    }
+    let _asking = During::begin(&IS_ASKING);
     // The name of this command, and what stands before the other.
     let offset = 1 + c_int::try_from(BEFORE_GUARDED).unwrap_or(c_int::MAX);
     let mut number = 0;
@@ -90,4 +94,16 @@ fn tell_guarded(ctx: Context<'_>, mut args: Args<'_>) {
         api!(RedisModule_Free(positions.cast()));
         api!(RedisModule_Free(flags.cast()));
     }
+}
+
+thread_local! {
+    /// Whether the server is being asked for the keys of a guarded command.
+    static IS_ASKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a guarded command could be run by this name. No command has a NUL in its name, but the
+/// server compares names up to there, and may take such a name for another: that of a guard, for
+/// one.
+fn is_runnable(name: &[u8]) -> bool {
+    !name.contains(&0) && !name.eq_ignore_ascii_case(GUARD)
 }

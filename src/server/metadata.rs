@@ -38,7 +38,8 @@ pub(crate) enum Keys {
     None,
     /// The first argument.
     First(KeyUse),
-    /// As many as the first argument says, after it.
+    /// As many as the first argument says, after it. The server asks for those too, because what it
+    /// tells of a guarded command's keys is not by the description of the command.
     Numbered(KeyUse),
     /// The first argument, which is looked at, and the keys of the command that stands behind it.
     FirstAndGuarded,

@@ -11,6 +11,7 @@ mod clock;
 mod config;
 mod context;
 mod dispatch;
+mod during;
 mod events;
 mod eviction;
 mod guard;
