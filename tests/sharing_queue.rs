@@ -234,6 +234,38 @@ on_every_server! {
         nothing_is_left(&server);
     }
 
+    /// The set is a plain key, and whoever mends it by hand need not know of those who wait.
+    fn a_permit_is_handed_over_when_somebody_takes_it_out_by_hand(flavour) {
+        let server = Server::start(flavour);
+        for (commands, freed) in [
+            ("ZREM k o:a", 1),
+            ("ZREM k o:a t:a", 1),
+            ("ZREM k o:a o:b", 2),
+            ("ZADD k XX 1 o:b", 1),
+            ("ZINCRBY k -200000 o:b", 1),
+            ("ZREMRANGEBYSCORE k (0 +inf", 2),
+            ("ZPOPMAX k 1", 1),
+        ] {
+            share(&server, "a");
+            share(&server, "b");
+            let mut waiting = ["c", "d", "e"].map(|owner| (owner, waiter(&server, owner, "LIMIT 2")));
+            server.call(commands);
+            for (owner, client) in waiting.iter_mut().take(freed) {
+                granted(&server, client, owner);
+            }
+            assert_eq!(queue(&server), ["c", "d", "e"][freed..], "{commands}");
+            assert_eq!(holders(&server, "k").len(), 2, "{commands}");
+            clear(&server);
+        }
+        // Without the mark it is no lock any more.
+        share(&server, "a");
+        let mut client = waiter(&server, "b", "LIMIT 1");
+        server.call("ZREM k lk1s");
+        assert_eq!(client.read().error_code(), Some("WRONGTYPE"));
+        server.call("DEL k");
+        nothing_is_left(&server);
+    }
+
     fn a_permit_that_lapses_is_handed_over_in_any_database(flavour) {
         let server = Server::start(flavour);
         for db in [0, 3, 15] {
