@@ -201,8 +201,16 @@ on_every_server! {
             ("LOCK.RELEASE k b", vec![gone], vec!["zrem"]),
             ("LOCK.RENEW k b 100000", vec![gone], vec!["zrem"]),
             ("LOCK.ACQUIRE k w 100000", vec![gone], vec!["zrem"]),
-            ("LOCK.ACQUIRE k c 10000 LIMIT 2", vec![gone, grant], vec!["zrem", "zadd", "lock.acquired"]),
-            ("LOCK.RELEASE k c", vec![gone, "ZREM k t:c o:c"], vec!["zrem", "lock.released", "zrem"]),
+            (
+                "LOCK.ACQUIRE k c 10000 LIMIT 2",
+                vec![gone, grant],
+                vec!["zrem", "zadd", "lock.acquired"],
+            ),
+            (
+                "LOCK.RELEASE k c",
+                vec![gone, "ZREM k t:c o:c"],
+                vec!["zrem", "lock.released", "zrem"],
+            ),
         ] {
             server.call("LOCK.ACQUIRE k b 1 SHARED REQID r");
             outwait(1);
@@ -282,7 +290,8 @@ on_every_server! {
         let mut seen = shown(&onlooker.stream.writes(&server));
         // The key's deadline is moved only if it was that of the one that is gone.
         seen.retain(|command| !command.starts_with("PEXPIREAT"));
-        let writes = ["ZREM k t:a o:a", "ZADD k $o:c o:c $t:c t:c"].map(|write| fill(&server, write));
+        let writes = ["ZREM k t:a o:a", "ZADD k $o:c o:c $t:c t:c"];
+        let writes = writes.map(|write| fill(&server, write));
         assert_eq!(seen, in_transaction(writes.into()));
         let mut seen = names(&onlooker.events.so_far());
         seen.retain(|event| event != "expire");

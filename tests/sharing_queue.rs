@@ -119,7 +119,8 @@ on_every_server! {
     fn a_queue_tells_in_which_mode_each_waits(flavour) {
         let server = Server::start(flavour);
         share(&server, "a");
-        let modes = [("", "exclusive"), ("SHARED", "shared"), ("LIMIT 7", "limit"), ("LIMIT 1", "limit")];
+        let modes =
+            [("", "exclusive"), ("SHARED", "shared"), ("LIMIT 7", "limit"), ("LIMIT 1", "limit")];
         let clients = modes.map(|(mode, _)| waiter(&server, "w", mode));
         let mut resp3 = server.raw_resp3();
         for (connection, is_map) in [(&mut resp3, true), (&mut server.raw(), false)] {
@@ -156,7 +157,7 @@ on_every_server! {
                     }
                     let mut head = server.raw();
                     let id = head.id();
-                    let mut readers: Vec<Raw> = iter::repeat_with(|| server.raw()).take(3).collect();
+                    let mut readers = Vec::from([(); 3].map(|()| server.raw()));
                     let timeout = if way == "TIMEOUT" { time } else { 0 };
                     head.send(format!("LOCK.ACQUIRE k w {LONG} BLOCK {timeout} {mode}"));
                     wait_until("the head to wait", || queue(&server) == ["w"] || head.has_reply());
@@ -164,7 +165,9 @@ on_every_server! {
                     for (client, (owner, mode)) in readers.iter_mut().zip(rest) {
                         client.send(format!("LOCK.ACQUIRE k {owner} {LONG} BLOCK 0 {mode}"));
                     }
-                    wait_until("all to wait", || queue(&server).last().is_some_and(|last| last == "v"));
+                    wait_until("all to wait", || {
+                        queue(&server).last().is_some_and(|last| last == "v")
+                    });
                     let was_in_time = queue(&server) == ["w", "c", "d", "v"];
                     if !was_in_time {
                         assert_eq!(way, "TIMEOUT");
@@ -218,9 +221,10 @@ on_every_server! {
             ("swapped", "SWAPDB 0 1", 2),
         ] {
             let tokens = [share(&server, "a"), share(&server, "b")];
-            let mut waiting = ["c", "d", "e"].map(|owner| (owner, waiter(&server, owner, "LIMIT 2")));
-            // A MOVE leaves the connection in the other database, where a module listens to events of
-            // Valkey 8.1 (valkey#4024).
+            let mut waiting =
+                ["c", "d", "e"].map(|owner| (owner, waiter(&server, owner, "LIMIT 2")));
+            // On Valkey 8.1 a MOVE leaves the connection in the other database when a module
+            // listens to events (valkey#4024).
             assert!(server.raw().call(commands) != 0, "{way}");
             for (owner, client) in waiting.iter_mut().take(freed) {
                 assert!(granted(&server, client, owner) > tokens[1], "{way}");
@@ -248,7 +252,8 @@ on_every_server! {
         ] {
             share(&server, "a");
             share(&server, "b");
-            let mut waiting = ["c", "d", "e"].map(|owner| (owner, waiter(&server, owner, "LIMIT 2")));
+            let mut waiting =
+                ["c", "d", "e"].map(|owner| (owner, waiter(&server, owner, "LIMIT 2")));
             server.call(commands);
             for (owner, client) in waiting.iter_mut().take(freed) {
                 granted(&server, client, owner);
@@ -276,8 +281,7 @@ on_every_server! {
             let mut client = server.raw();
             client.call(("SELECT", db));
             let token = client.call("LOCK.ACQUIRE k c 100000 LIMIT 2 BLOCK 0").as_int();
-            let score = holder.call("ZSCORE k t:c");
-            assert_eq!(score.as_text().parse::<f64>().unwrap(), -(token as f64));
+            assert_eq!(holder.call("ZSCORE k t:c"), format!("-{token}").as_str());
             assert!(holder.call("LOCK.ACQUIRE k d 1 LIMIT 2").is_nil());
             let count = holder.call("ZCARD k");
             assert_eq!(count, 5);
@@ -521,11 +525,11 @@ on_every_server! {
             let before = deadline_of(&server, owner);
             wait_until("a renewal", || deadline_of(&server, owner) > before);
         };
-        ["a", "b", "c"].map(renewal);
+        ["a", "b", "c"].into_iter().for_each(renewal);
         assert_expires_with_the_last(&server);
         assert_eq!(server.call(("LOCK.RELEASE", "k", "a", "TOKEN", tokens[0])), 1);
         assert_eq!(watchdogs(&server), 2);
-        ["b", "c"].map(renewal);
+        ["b", "c"].into_iter().for_each(renewal);
         // One that is not watched lapses beside them, and one that is renewed early stays watched.
         server.call("LOCK.ACQUIRE k d 1 SHARED");
         assert_eq!(server.call(("LOCK.RENEW", "k", "b", TTL / 2)), 1);
@@ -582,10 +586,11 @@ on_every_server! {
         assert_eq!(watchdogs(&server), 2);
         let before = ["a", "b"].map(|owner| deadline_of(&server, owner));
         wait_until("both to be renewed", || {
-            ["a", "b"].iter().zip(before).all(|(owner, before)| deadline_of(&server, owner) > before)
+            let mut owners = ["a", "b"].iter().zip(before);
+            owners.all(|(owner, before)| deadline_of(&server, owner) > before)
         });
         let begun = unix_millis();
-        clients.map(Raw::close);
+        clients.into_iter().for_each(Raw::close);
         wait_until("both leases to run out", || server.dbsize() == 0);
         assert!(unix_millis() >= begun);
         assert_eq!(watchdogs(&server), 0);
@@ -595,7 +600,8 @@ on_every_server! {
     fn all_who_wait_for_shares_leave_a_server_that_becomes_a_replica(flavour) {
         let server = Server::start(flavour);
         share(&server, "a");
-        let clients = [waiter(&server, "w", ""), waiter(&server, "b", "SHARED"), waiter(&server, "c", "LIMIT 2")];
+        let waiting = [("w", ""), ("b", "SHARED"), ("c", "LIMIT 2")];
+        let clients = waiting.map(|(owner, mode)| waiter(&server, owner, mode));
         let stored = server.snapshot();
         // Nobody listens there.
         assert_eq!(server.call("REPLICAOF 127.0.0.1 1"), "OK");
