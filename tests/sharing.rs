@@ -850,6 +850,40 @@ on_every_server! {
         assert_eq!(server.dbsize(), 0);
     }
 
+    /// What walked through all holders would take a hundred times as long.
+    fn a_permit_takes_about_as_long_beside_many_as_beside_few(flavour) {
+        const FEW: i32 = 100;
+        const MANY: i32 = 10_000;
+        let server = Server::start(flavour);
+        let mut client = server.raw();
+        let fill = |owner: i32| format!("LOCK.ACQUIRE k o{owner} 1000000 SHARED");
+        let pair = [
+            format!("LOCK.ACQUIRE k x 900000 LIMIT {}", MANY + 1),
+            "LOCK.RENEW k x 950000".to_owned(),
+            "LOCK.RELEASE k x".to_owned(),
+        ];
+        let mut usec = |owners: std::ops::Range<i32>| {
+            for first in owners.clone().step_by(100) {
+                client.pipeline((first..first + 100).map(fill));
+            }
+            assert_eq!(server.call("ZCARD k"), i64::from(2 * owners.end + 1));
+            server.call("CONFIG RESETSTAT");
+            let replies = client.pipeline((0..1_000).flat_map(|_| &pair));
+            assert!(replies.iter().all(|reply| reply.as_int() > 0));
+            let commands = ["lock.acquire", "lock.renew", "lock.release"];
+            let stats = commands.map(|command| {
+                let info = server.info("commandstats");
+                let name = format!("cmdstat_{command}");
+                let (_, line) = info.iter().find(|(key, _)| key.to_lowercase() == name).unwrap();
+                let field = line.split(',').find_map(|field| field.strip_prefix("usec="));
+                field.unwrap().parse::<u64>().unwrap()
+            });
+            stats.iter().sum::<u64>()
+        };
+        let (few, many) = (usec(0..FEW), usec(FEW..MANY));
+        assert!(many < 10 * few, "{few} us beside {FEW}, {many} us beside {MANY}");
+    }
+
     /// The module keeps nothing of them in memory, so they outlive it.
     fn shares_outlive_the_module_and_the_server(flavour) {
         for way in ["module", "snapshot", "append only file"] {
