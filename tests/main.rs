@@ -28,6 +28,9 @@ mod metadata;
 mod observing;
 #[cfg(target_os = "linux")]
 mod precise;
+mod sharing;
+mod sharing_effects;
+mod sharing_queue;
 mod waiters;
 mod waiting;
 mod waking;

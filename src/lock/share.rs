@@ -83,8 +83,11 @@ pub(crate) fn token_of_score(score: f64) -> Option<Token> {
 }
 
 /// The deadline that a score stands for. `None` for every other score.
+///
+/// A fraction, which somebody wrote by hand, is over at the same millisecond as without it. To
+/// take it for no deadline would hide all those after it.
 pub(crate) fn deadline_of_score(score: f64) -> Option<Deadline> {
-    let value = whole(score)?;
+    let value = whole(score.trunc())?;
     (1..=MAX_DEADLINE.0)
         .contains(&value)
         .then_some(Deadline(value))
@@ -155,8 +158,9 @@ mod tests {
             assert_eq!(token_of_score(score), None, "{score}");
         }
         assert_eq!(deadline_of_score(-7.0), None);
+        assert_eq!(deadline_of_score(exact(MAX_DEADLINE.0) + 1.0), None);
         assert_eq!(token_of_score(7.0), None);
-        assert_eq!(deadline_of_score(7.5), None);
+        assert_eq!(deadline_of_score(7.5), Some(Deadline(7)));
         assert_eq!(token_of_score(-7.5), None);
     }
 

@@ -62,13 +62,15 @@ impl Listening {
 
 /// The classes of events by which a key can go away or change its deadline. The class of strings is
 /// not among them, because a `SET` over a lock leaves it taken; if the `SET` has a TTL, that comes
-/// with an event of the generic class. A change of type, where the server tells it, is.
+/// with an event of the generic class. That of sorted sets is, because a `ZREM` can end a share. So
+/// is a change of type, where the server tells it.
 fn classes() -> c_int {
     // SAFETY: reading a pointer that the server set while loading the module, and calling it.
     let known = unsafe { raw::RedisModule_GetKeyspaceNotificationFlagsAll.map_or(0, |all| all()) };
     raw::REDISMODULE_NOTIFY_GENERIC
         | raw::REDISMODULE_NOTIFY_EXPIRED
         | raw::REDISMODULE_NOTIFY_EVICTED
+        | raw::REDISMODULE_NOTIFY_ZSET
         | (raw::REDISMODULE_NOTIFY_TYPE_CHANGED & known)
 }
 

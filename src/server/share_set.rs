@@ -13,10 +13,10 @@ use crate::lock::fence::{Fence, Token};
 use crate::lock::lease::Deadline;
 use crate::lock::record::{Owner, OwnerBuf, RequestId};
 use crate::lock::rules::{Asker, LockState, Share, Shares};
-use crate::lock::share::{self, MARK, Member};
+use crate::lock::share::{self, MARK, MAX_DEADLINE, Member};
 use crate::lock::time::UnixMillis;
 use redis_module::raw;
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_int, c_longlong};
 use std::ptr;
 
 /// A range of scores.
@@ -33,7 +33,7 @@ impl Range {
     fn lasting(now: UnixMillis) -> Self {
         Self {
             min: share::exact(now.0),
-            max: f64::INFINITY,
+            max: share::exact(MAX_DEADLINE.0),
             is_open: false,
         }
     }
@@ -64,12 +64,14 @@ impl Range {
         is_open: true,
     };
 
-    /// All deadlines.
-    const DEADLINES: Self = Self {
-        min: 0.0,
-        max: f64::INFINITY,
-        is_open: true,
-    };
+    /// All deadlines. What is above the latest possible one is none, and is nobody's.
+    fn deadlines() -> Self {
+        Self {
+            min: 0.0,
+            max: share::exact(MAX_DEADLINE.0) + 1.0,
+            is_open: true,
+        }
+    }
 }
 
 /// What there is to replicate of a change: scores and members, or members alone.
@@ -171,16 +173,16 @@ impl Key<'_> {
         let now = wall_clock().as_millis();
         let count = self.while_closed(|ctx, name| {
             // SAFETY: context and name are alive, and each letter of the format has its argument: a
-            // string of the server, a long long, a C string. The reply is freed by the one who got
-            // it; there is none when the command is refused.
+            // string of the server, two of long long. The reply is freed by the one who got it;
+            // there is none when the command is refused.
             unsafe {
                 let reply = api!(RedisModule_Call(
                     ctx.as_raw(),
                     c"ZCOUNT".as_ptr(),
-                    c"slc".as_ptr(),
+                    c"sll".as_ptr(),
                     name.as_raw(),
-                    now.0,
-                    c"+inf".as_ptr()
+                    c_longlong::from(now.0),
+                    c_longlong::from(MAX_DEADLINE.0)
                 ));
                 if reply.is_null() {
                     return None;
@@ -334,7 +336,7 @@ impl Key<'_> {
                 ));
             }
         }
-        if self.first(Range::DEADLINES).is_none() {
+        if self.first(Range::deadlines()).is_none() {
             self.delete();
             return;
         }
@@ -346,7 +348,7 @@ impl Key<'_> {
     /// Sets the key's deadline to the latest of all shares, if it is another one.
     fn move_deadline(&mut self) {
         let latest = self
-            .last(Range::DEADLINES)
+            .last(Range::deadlines())
             .and_then(|(_, score)| share::deadline_of_score(score));
         if let Some(latest) = latest.filter(|latest| self.deadline() != Some(*latest)) {
             self.set_deadline(latest);
