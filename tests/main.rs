@@ -27,6 +27,7 @@ mod metadata;
 mod observing;
 #[cfg(target_os = "linux")]
 mod precise;
+mod several;
 mod waiters;
 mod waiting;
 mod waking;
