@@ -5,8 +5,9 @@
 //! it is told at once and does not wait.
 //!
 //! Owners are the nodes, whatever connections they use: an owner should be one thread of work. An
-//! owner is stuck when it waits for the asker, or for somebody who is stuck. A request is a deadlock
-//! when those who are stuck are enough to keep it from its lock for ever:
+//! owner is stuck unless it waits for nothing, or only for what owners who are not stuck can give. A
+//! request is a deadlock when it makes a circle of stuck owners, of whom each has enough of them to
+//! wait for to be kept from its lock for ever:
 //!
 //! * of those who hold it, any one, if the lock or the request is exclusive; of permits with a limit
 //!   of n, as many as n, since with fewer there will be room ([`WaitTable::stuck_behind`]);
@@ -75,19 +76,38 @@ struct Edge {
     /// The number of the one who waits.
     from: usize,
     step: Step,
+    /// The numbers of the others.
+    to: Vec<usize>,
     /// How many of the others have to be stuck for it to be stuck.
     needed: usize,
-    /// The last of those that were found to be stuck.
-    stuck: Option<usize>,
+    /// How many of them are, as far as is known.
+    stuck: usize,
+}
+
+impl Edge {
+    /// Whether it keeps the one who waits from going on.
+    fn holds(&self) -> bool {
+        self.stuck >= self.needed
+    }
+}
+
+/// An owner that can be reached from the asker.
+#[derive(Default)]
+struct Node {
+    /// The edges from it.
+    waits: Vec<usize>,
+    /// The edges to it.
+    waited_for: Vec<usize>,
+    /// How many of the edges from it hold.
+    holding: usize,
 }
 
 /// Owners that can be reached from the asker, by numbers.
 #[derive(Default)]
 struct Graph {
     numbers: HashMap<OwnerBuf, usize>,
+    nodes: Vec<Node>,
     edges: Vec<Edge>,
-    /// For each owner, the edges to it.
-    edges_to: Vec<Vec<usize>>,
 }
 
 /// The number of the asker.
@@ -99,51 +119,98 @@ impl Graph {
         let next = self.numbers.len();
         let number = *self.numbers.entry(owner.clone()).or_insert(next);
         if number == next {
-            self.edges_to.push(Vec::new());
+            self.nodes.push(Node::default());
         }
         (number, number == next)
     }
 
-    /// The shortest of the circles through the asker that are found first.
-    ///
-    /// The asker counts as stuck; then so does each owner that has enough stuck ones to wait for.
+    /// Adds an edge. At first all owners count as stuck.
+    fn add(&mut self, from: usize, step: Step, needed: usize, to: Vec<usize>) {
+        let index = self.edges.len();
+        for node in &to {
+            if let Some(node) = self.nodes.get_mut(*node) {
+                node.waited_for.push(index);
+            }
+        }
+        if let Some(node) = self.nodes.get_mut(from) {
+            node.waits.push(index);
+            node.holding += 1;
+        }
+        self.edges.push(Edge {
+            from,
+            step,
+            needed,
+            stuck: to.len(),
+            to,
+        });
+    }
+
+    /// The shortest circle through the asker of those who are stuck.
     fn circle(mut self) -> Option<Vec<Step>> {
-        // The edge by which each owner came to be stuck.
-        let mut stuck_by: HashMap<usize, usize> = HashMap::new();
+        self.find_free()?;
+        // The edge by which each owner was found.
+        let mut found_by: HashMap<usize, usize> = HashMap::new();
         let mut found = VecDeque::from([ASKER]);
-        while let Some(node) = found.pop_front() {
-            for index in std::mem::take(self.edges_to.get_mut(node)?) {
-                let edge = self.edges.get_mut(index)?;
-                if edge.needed == 0 {
+        while let Some(number) = found.pop_front() {
+            for &index in &self.nodes.get(number)?.waits {
+                let edge = self.edges.get(index)?;
+                if !edge.holds() {
                     continue;
                 }
-                edge.stuck = Some(node);
-                edge.needed -= 1;
-                if edge.needed > 0 {
-                    continue;
-                }
-                if edge.from == ASKER {
-                    return self.path(index, &stuck_by);
-                }
-                if let Entry::Vacant(entry) = stuck_by.entry(edge.from) {
-                    entry.insert(index);
-                    found.push_back(edge.from);
+                for &to in &edge.to {
+                    if to == ASKER {
+                        return self.path(index, &found_by);
+                    }
+                    if self.nodes.get(to)?.holding == 0 {
+                        continue;
+                    }
+                    if let Entry::Vacant(entry) = found_by.entry(to) {
+                        entry.insert(index);
+                        found.push_back(to);
+                    }
                 }
             }
         }
         None
     }
 
-    /// The steps from an edge of the asker back to the asker.
-    fn path(&self, first: usize, stuck_by: &HashMap<usize, usize>) -> Option<Vec<Step>> {
+    /// Finds all that are not stuck: those who wait for nothing, and those who wait only for what
+    /// such owners can give. `None` when the asker is one of them.
+    fn find_free(&mut self) -> Option<()> {
+        let mut free: Vec<usize> = (0..self.nodes.len())
+            .filter(|&number| self.nodes.get(number).is_some_and(|node| node.holding == 0))
+            .collect();
+        while let Some(number) = free.pop() {
+            if number == ASKER {
+                return None;
+            }
+            for index in std::mem::take(&mut self.nodes.get_mut(number)?.waited_for) {
+                let edge = self.edges.get_mut(index)?;
+                let held = edge.holds();
+                edge.stuck -= 1;
+                if held && !edge.holds() {
+                    let node = self.nodes.get_mut(edge.from)?;
+                    node.holding -= 1;
+                    if node.holding == 0 {
+                        free.push(edge.from);
+                    }
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// The steps from the asker to an edge that leads back to the asker.
+    fn path(&self, last: usize, found_by: &HashMap<usize, usize>) -> Option<Vec<Step>> {
         let mut path = Vec::new();
-        let mut edge = self.edges.get(first)?;
+        let mut edge = self.edges.get(last)?;
         loop {
             path.push(edge.step.clone());
-            match edge.stuck? {
-                ASKER => return Some(path),
-                node => edge = self.edges.get(*stuck_by.get(&node)?)?,
+            if edge.from == ASKER {
+                path.reverse();
+                return Some(path);
             }
+            edge = self.edges.get(*found_by.get(&edge.from)?)?;
         }
     }
 }
@@ -164,7 +231,7 @@ pub(crate) fn circle<C>(
     let asker = OwnerBuf::from(asker);
     let mut graph = Graph::default();
     graph.number(&asker);
-    let mut pending: Vec<Wait> = locks
+    let mut pending: VecDeque<Wait> = locks
         .iter()
         .map(|lock| Wait {
             owner: asker.clone(),
@@ -174,7 +241,7 @@ pub(crate) fn circle<C>(
             mode,
         })
         .collect();
-    while let Some(wait) = pending.pop() {
+    while let Some(wait) = pending.pop_front() {
         let ahead: Vec<OwnerBuf> = table
             .nearest_several_before(&wait.lock, wait.place, &[&wait.owner, &asker])
             .cloned()
@@ -186,22 +253,14 @@ pub(crate) fn circle<C>(
             stuck_holders(table, &asker, &wait, keys)
         };
         for (is_behind, needed, owners) in [(false, needed, holders), (true, 1, ahead)] {
-            let index = graph.edges.len();
-            graph.edges.push(Edge {
-                from: wait.node,
-                step: Step {
-                    owner: wait.owner.clone(),
-                    lock: wait.lock.clone(),
-                    is_behind,
-                },
-                needed,
-                stuck: None,
-            });
+            // With fewer there is room, whatever they do.
+            if owners.len() < needed {
+                continue;
+            }
+            let mut to = Vec::new();
             for owner in owners {
                 let (node, is_new) = graph.number(&owner);
-                if let Some(edges) = graph.edges_to.get_mut(node) {
-                    edges.push(index);
-                }
+                to.push(node);
                 if is_new {
                     pending.extend(table.waits_of(&owner).filter_map(|(lock, place)| {
                         Some(Wait {
@@ -214,6 +273,12 @@ pub(crate) fn circle<C>(
                     }));
                 }
             }
+            let step = Step {
+                owner: wait.owner.clone(),
+                lock: wait.lock.clone(),
+                is_behind,
+            };
+            graph.add(wait.node, step, needed, to);
         }
     }
     graph.circle()
