@@ -707,8 +707,7 @@ on_every_server! {
             let mut several = server.raw();
             ask(&server, &mut several, "z", "n", &format!("{} BLOCK 0", acquire("y z", "n")));
             match way.0 {
-                TIME_OUT => {}
-                HANG_UP => {}
+                TIME_OUT | HANG_UP => {}
                 command => assert_eq!(server.call(command.replace("$id", &id.to_string())), 1),
             }
             match way {
