@@ -871,6 +871,53 @@ on_every_server! {
         assert_nobody_waits(&server);
     }
 
+    /// The lock is free, and a plain `SET` knows no queue.
+    fn what_others_write_meanwhile_is_waited_for_too(flavour) {
+        let server = Server::start(flavour);
+        for (write, end) in [
+            ("SET free other", "DEL free"),
+            ("SET free other PX 600000", "LOCK.RELEASE free other"),
+            ("SET free other PX 600000", "PEXPIRE free 1"),
+            ("SET free other PX 20", "PING"),
+            ("HSET free other 1", "LOCK.MRELEASE 1 free other"),
+        ] {
+            take(&server, "x", "a");
+            let mut client = wait_for_all(&server, "free x", "m");
+            server.raw().pipeline([write, "LOCK.RELEASE x a"]);
+            if end != "PING" {
+                assert_eq!(server.call("EXISTS x"), 0, "{write}");
+                assert!(!client.has_reply(), "{write}");
+            }
+            server.call(end);
+            granted(&server, &mut client, "x free", "m");
+            release(&server, "x free", "m");
+        }
+        assert_nobody_waits(&server);
+    }
+
+    /// A pause keeps what was free, and the order.
+    fn nothing_is_granted_during_a_pause(flavour) {
+        let server = Server::start(flavour);
+        take(&server, "x y", "a");
+        let mut first = wait_for_all(&server, "y x", "m");
+        let mut second = wait_for_one(&server, "x", "b", "");
+        let pause = ["LOCK.RELEASE x a", "PEXPIRE y 1", "CLIENT PAUSE 100000 WRITE"];
+        transaction(&server, &pause);
+        // The alarm has gone off in vain by then.
+        assert!(server.raw().call("LOCK.QUEUE y COUNT 5").items().len() == 1);
+        let before = server.info_number("server", "uptime_in_seconds");
+        wait_until("the lease to be over", || {
+            server.info_number("server", "uptime_in_seconds") > before
+        });
+        assert!(!first.has_reply() && !second.has_reply());
+        assert_eq!(server.call("CLIENT UNPAUSE"), "OK");
+        granted(&server, &mut first, "x y", "m");
+        assert!(!second.has_reply());
+        release(&server, "y x", "m");
+        assert!(second.read().as_int() > 0);
+        assert_nobody_waits(&server);
+    }
+
     fn whole_databases_may_change(flavour) {
         let server = Server::start(flavour);
         let mut stream = server.replication_stream();
