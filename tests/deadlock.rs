@@ -1,6 +1,6 @@
 //! Waits that could not end well: circles of owners, and more waiters than there is room for.
 
-use crate::harness::{Raw, Reply, Server, Words, on_every_server};
+use crate::harness::{Raw, Reply, Server, Words, on_every_server, wait_until};
 use crate::waiting::{assert_held, assert_nobody_waits, waiter, waiter_in};
 
 /// The answer to a request that would close a circle.
@@ -233,6 +233,302 @@ on_every_server! {
             assert!(first.read().as_int() > 0);
             assert_eq!(server.call(("DEL", key, "other")), 2);
         }
+        assert_nobody_waits(&server);
+    }
+
+    /// Neither has anything to gain by waiting: what it waits for is its own, or the other's who
+    /// waits for it.
+    fn two_owners_that_want_what_both_of_them_have_are_a_deadlock(flavour) {
+        let server = Server::start(flavour);
+        server.call("LOCK.ACQUIRE x a 600000");
+        server.call("LOCK.ACQUIRE y b 600000");
+        let mut witness = server.witness();
+        for keys in ["x y", "y x"] {
+            let reply = server.call(format!("LOCK.MACQUIRE 2 {keys} a 600000 BLOCK 0"));
+            assert_eq!(reply, deadlock("a waits for x held by a"));
+            // Without a wait there is none.
+            let reply = server.call(format!("LOCK.MACQUIRE 2 {keys} a 600000"));
+            assert_eq!(reply, Reply::NilBulk);
+        }
+        let (replicated, events) = witness.saw();
+        assert!(replicated.is_empty(), "{replicated:?}");
+        assert_eq!(events.len(), 2, "{events:?}");
+        let mut a = waiter(&server, "LOCK.MACQUIRE 2 y v a 600000 BLOCK 0");
+        let circle = deadlock("b waits for x held by a, a waits for y held by b");
+        for keys in ["2 x w", "2 w x", "3 u x v", "1 x"] {
+            let reply = server.call(format!("LOCK.MACQUIRE {keys} b 600000 BLOCK 0"));
+            assert_eq!(reply, circle, "{keys}");
+        }
+        assert_eq!(server.info_number("lock", "lock_deadlocks"), 6);
+        assert_eq!(server.call("LOCK.QUEUE w"), Reply::Array(Vec::new()));
+        assert_eq!(server.call("LOCK.RELEASE y b"), 1);
+        assert!(a.read().as_int() > 0);
+        assert_nobody_waits(&server);
+    }
+
+    /// The lock is free, but not for the one who asks.
+    fn who_stands_before_is_in_the_circle(flavour) {
+        let server = Server::start(flavour);
+        server.call("LOCK.ACQUIRE y h 600000");
+        let mut several = waiter(&server, "LOCK.MACQUIRE 2 x y m 600000 BLOCK 0");
+        let circle = deadlock("h waits for x behind m, m waits for y held by h");
+        for request in [
+            "LOCK.ACQUIRE x h 600000 BLOCK 0",
+            "LOCK.ACQUIRE x h 600000 BLOCK 0 SHARED",
+            "LOCK.RACQUIRE x h 600000 BLOCK 0",
+            "LOCK.MACQUIRE 2 free x h 600000 BLOCK 0",
+        ] {
+            assert_eq!(server.call(request), circle, "{request}");
+        }
+        // Who holds nothing that the other waits for may stand behind it.
+        let mut behind = waiter(&server, "LOCK.ACQUIRE x c 600000 BLOCK 0");
+        let mut second = waiter(&server, "LOCK.MACQUIRE 2 z x d 600000 BLOCK 0");
+        // Also from far behind.
+        let reply = server.call("LOCK.ACQUIRE z h 600000 BLOCK 0");
+        let circle = "h waits for z behind d, d waits for x behind m, m waits for y held by h";
+        assert_eq!(reply, deadlock(circle));
+        assert_eq!(server.call("LOCK.RELEASE y h"), 1);
+        for (client, owner) in [(&mut several, "m"), (&mut behind, "c"), (&mut second, "d")] {
+            assert!(client.read().as_int() > 0, "{owner}");
+            server.call(("LOCK.MRELEASE", 3, "x", "y", "z", owner));
+        }
+        assert_nobody_waits(&server);
+    }
+
+    /// A client that has lost its connection asks again while the server has not noticed yet. Its
+    /// first request holds nothing, and waits for nothing that the second one has.
+    fn a_request_that_waits_twice_is_no_circle(flavour) {
+        let server = Server::start(flavour);
+        server.call("LOCK.ACQUIRE x h 600000");
+        let request = |owner| format!("LOCK.MACQUIRE 2 x y {owner} 600000 BLOCK 0");
+        let first = waiter(&server, request("a"));
+        let mut other = waiter(&server, request("b"));
+        let mut again = waiter(&server, request("a"));
+        first.close();
+        server.wait_for_blocked(2);
+        assert_eq!(server.call("LOCK.RELEASE x h"), 1);
+        assert!(other.read().as_int() > 0);
+        server.call("LOCK.MRELEASE 2 x y b");
+        assert!(again.read().as_int() > 0);
+        assert_eq!(server.info_number("lock", "lock_deadlocks"), 0);
+        assert_nobody_waits(&server);
+    }
+
+    fn those_who_share_a_lock_are_in_the_circle(flavour) {
+        let server = Server::start(flavour);
+        for (lock, owner, mode) in
+            [("s", "r1", "SHARED"), ("s", "r2", "SHARED"), ("s", "r3", "LIMIT 9"), ("z", "w", "")]
+        {
+            server.call(format!("LOCK.ACQUIRE {lock} {owner} 600000 {mode}"));
+        }
+        for request in ["LOCK.ACQUIRE s w 600000 BLOCK 0", "LOCK.MACQUIRE 2 s v w 600000 BLOCK 0"] {
+            let writer = waiter(&server, request);
+            for reader in ["r1", "r2", "r3"] {
+                let circle = format!("{reader} waits for z held by w, w waits for s held by {reader}");
+                for mode in ["", "SHARED", "LIMIT 1"] {
+                    let request = format!("LOCK.ACQUIRE z {reader} 600000 BLOCK 0 {mode}");
+                    assert_eq!(server.call(request), deadlock(&circle), "{reader} {mode}");
+                }
+                let request = format!("LOCK.MACQUIRE 2 u z {reader} 600000 BLOCK 0");
+                assert_eq!(server.call(request), deadlock(&circle), "{reader}");
+            }
+            writer.close();
+            server.wait_for_blocked(0);
+        }
+        // The other way round: the writer comes last.
+        let mut reader = waiter(&server, "LOCK.ACQUIRE z r2 600000 BLOCK 0 SHARED");
+        let circle = deadlock("w waits for s held by r2, r2 waits for z held by w");
+        assert_eq!(server.call("LOCK.ACQUIRE s w 600000 BLOCK 0"), circle);
+        assert_eq!(server.call("LOCK.MACQUIRE 2 v s w 600000 BLOCK 0"), circle);
+        assert_eq!(server.call("LOCK.RELEASE z w"), 1);
+        assert!(reader.read().as_int() > 0);
+        assert_nobody_waits(&server);
+    }
+
+    /// Both would wait for the other to give up its share, so the first one is told already.
+    fn a_share_that_waits_to_be_the_only_one_is_a_deadlock(flavour) {
+        let server = Server::start(flavour);
+        for owner in ["r1", "r2"] {
+            server.call(("LOCK.ACQUIRE", "k", owner, 600_000, "SHARED"));
+        }
+        for owner in ["r1", "r2"] {
+            let circle = deadlock(&format!("{owner} waits for k held by {owner}"));
+            for request in [
+                format!("LOCK.ACQUIRE k {owner} 600000 BLOCK 0"),
+                format!("LOCK.RACQUIRE k {owner} 600000 BLOCK 0"),
+                format!("LOCK.MACQUIRE 2 free k {owner} 600000 BLOCK 0"),
+                // Nor does it get a second one.
+                format!("LOCK.ACQUIRE k {owner} 600000 BLOCK 0 SHARED"),
+                format!("LOCK.ACQUIRE k {owner} 600000 BLOCK 0 LIMIT 9"),
+            ] {
+                assert_eq!(server.call(&request), circle, "{request}");
+            }
+        }
+        assert_nobody_waits(&server);
+    }
+
+    /// A share whose lease has lapsed holds nobody up, although others keep its set alive.
+    fn a_share_that_has_lapsed_is_in_no_circle(flavour) {
+        let server = Server::start(flavour);
+        server.call("LOCK.ACQUIRE z w 600000");
+        server.call("LOCK.ACQUIRE s r2 600000 SHARED");
+        let mut client = server.raw();
+        let requests = [
+            "LOCK.ACQUIRE s r1 1 SHARED",
+            "DEBUG SLEEP 0.01",
+            "MULTI",
+            "EXEC",
+            "LOCK.ACQUIRE z r1 600000 BLOCK 0",
+        ];
+        let mut writer = waiter(&server, "LOCK.ACQUIRE s w 600000 BLOCK 0");
+        assert_eq!(server.call("LOCK.QUEUE s").items().len(), 1);
+        // A reader that comes behind a writer would wait: the writer goes first.
+        server.call("LOCK.RELEASE s r2");
+        assert!(writer.read().as_int() > 0);
+        server.call("LOCK.RELEASE s w");
+        server.call("LOCK.ACQUIRE s r2 600000 SHARED");
+        client.send_all(requests);
+        for _ in 0..4 {
+            client.read();
+        }
+        server.wait_for_blocked(1);
+        let mut writer = waiter(&server, "LOCK.ACQUIRE s w 600000 BLOCK 0");
+        assert_eq!(server.call("LOCK.RELEASE s r2"), 1);
+        assert!(writer.read().as_int() > 0);
+        assert_eq!(server.call("LOCK.RELEASE z w"), 1);
+        assert!(client.read().as_int() > 0);
+        assert_eq!(server.info_number("lock", "lock_deadlocks"), 0);
+        assert_nobody_waits(&server);
+    }
+
+    /// One of the permits may become free while another holder is stuck.
+    fn permits_are_a_deadlock_only_when_all_of_them_are_stuck(flavour) {
+        let server = Server::start(flavour);
+        let take = || {
+            server.call("LOCK.ACQUIRE z a 600000");
+            for owner in ["p1", "p2"] {
+                assert!(server.call(("LOCK.ACQUIRE", "s", owner, 600_000, "LIMIT", 2)).as_int() > 0);
+            }
+        };
+        let permit = "LOCK.ACQUIRE s a 600000 BLOCK 0 LIMIT 2";
+        take();
+        let mut p1 = waiter(&server, "LOCK.ACQUIRE z p1 600000 BLOCK 0");
+        // With a lower limit, or none to share with, one is enough.
+        for request in [
+            "LOCK.ACQUIRE s a 600000 BLOCK 0 LIMIT 1",
+            "LOCK.ACQUIRE s a 600000 BLOCK 0",
+            "LOCK.MACQUIRE 2 s free a 600000 BLOCK 0",
+        ] {
+            let circle = deadlock("a waits for s held by p1, p1 waits for z held by a");
+            assert_eq!(server.call(request), circle, "{request}");
+        }
+        let mut a = waiter(&server, permit);
+        assert_eq!(server.call("LOCK.RELEASE s p2"), 1);
+        assert!(a.read().as_int() > 0);
+        for (lock, owner) in [("s", "a"), ("z", "a")] {
+            assert_eq!(server.call(("LOCK.RELEASE", lock, owner)), 1);
+        }
+        assert!(p1.read().as_int() > 0);
+        server.call("LOCK.RELEASE z p1");
+        server.call("LOCK.RELEASE s p1");
+
+        // All are stuck: with the last holder of a permit before the one who asks for another ...
+        take();
+        let waiting = ["p1", "p2"].map(|owner| {
+            waiter(&server, format!("LOCK.ACQUIRE z {owner} 600000 BLOCK 0"))
+        });
+        let reply = server.call(permit);
+        assert_eq!(reply.error_code(), Some("DEADLOCK"), "{reply:?}");
+        assert!(reply.as_text().ends_with("waits for z held by a"), "{reply:?}");
+        waiting.into_iter().for_each(Raw::close);
+        server.wait_for_blocked(0);
+
+        // ... and after it.
+        let mut p1 = waiter(&server, "LOCK.ACQUIRE z p1 600000 BLOCK 0");
+        let mut a = waiter(&server, permit);
+        let reply = server.call("LOCK.ACQUIRE z p2 600000 BLOCK 0");
+        assert_eq!(reply, deadlock("p2 waits for z held by a, a waits for s held by p2"));
+        assert_eq!(server.call("LOCK.RELEASE s p2"), 1);
+        assert!(a.read().as_int() > 0);
+        assert_eq!(server.call("LOCK.RELEASE z a"), 1);
+        assert!(p1.read().as_int() > 0);
+        assert_nobody_waits(&server);
+    }
+
+    /// Who waits for those who are in a circle of their own has closed none, and waits for as long
+    /// as they do.
+    fn a_wait_for_a_circle_of_others_is_none(flavour) {
+        let server = Server::start(flavour);
+        // A circle that came about by a hand, behind the module's back.
+        server.call("LOCK.ACQUIRE x a 600000");
+        server.call("LOCK.ACQUIRE y c 600000");
+        let mut a = waiter(&server, "LOCK.ACQUIRE y a 600000 BLOCK 0");
+        let mut b = waiter(&server, "LOCK.ACQUIRE x b 600000 BLOCK 0");
+        server.call("SET y b");
+        let mut other = waiter(&server, "LOCK.MACQUIRE 2 x y d 600000 BLOCK 0");
+        let mut third = waiter(&server, "LOCK.ACQUIRE x e 600000 BLOCK 0");
+        assert!(![&mut a, &mut b, &mut other, &mut third].into_iter().any(Raw::has_reply));
+        assert_eq!(server.call("DEL x"), 1);
+        assert!(b.read().as_int() > 0);
+        assert_eq!(server.call("DEL y"), 1);
+        assert!(a.read().as_int() > 0);
+        server.call("LOCK.RELEASE x b");
+        server.call("LOCK.RELEASE y a");
+        assert!(other.read().as_int() > 0);
+        server.call("LOCK.RELEASE x d");
+        assert!(third.read().as_int() > 0);
+        assert_nobody_waits(&server);
+    }
+
+    fn a_circle_of_hundreds_is_found_at_once(flavour) {
+        const OWNERS: usize = 200;
+        let server = Server::start(flavour);
+        for number in 0..OWNERS {
+            assert!(server.call(format!("LOCK.ACQUIRE k{number} o{number} 600000")).as_int() > 0);
+        }
+        let clients: Vec<Raw> = (0..OWNERS - 1)
+            .map(|number| {
+                let next = number + 1;
+                let request = format!("LOCK.MACQUIRE 2 f{next} k{next} o{number} 600000 BLOCK 0");
+                let single = format!("LOCK.ACQUIRE k{next} o{number} 600000 BLOCK 0");
+                waiter(&server, if number % 2 == 0 { request } else { single })
+            })
+            .collect();
+        let before = server.command_stats("lock.acquire").usec;
+        let reply = server.call(format!("LOCK.ACQUIRE k0 o{} 600000 BLOCK 0", OWNERS - 1));
+        let took = server.command_stats("lock.acquire").usec - before;
+        let text = reply.as_text();
+        assert!(text.starts_with("DEADLOCK o199 waits for k0 held by o0, "), "{text}");
+        assert!(text.contains(" more"), "{text}");
+        assert!(text.len() < 1_000, "{text}");
+        // Even of a build for tests on a machine that is busy.
+        assert!(took < 1_000_000, "{took} us");
+        clients.into_iter().for_each(Raw::close);
+        assert_nobody_waits(&server);
+    }
+
+    /// To stand behind many takes a step for each of them, and not one for each two of them.
+    fn a_long_queue_for_several_locks_is_gone_through_once(flavour) {
+        const OWNERS: usize = 300;
+        let server = Server::start(flavour);
+        server.call("LOCK.ACQUIRE x h 600000");
+        let mut clients: Vec<Raw> = (0..OWNERS)
+            .map(|number| {
+                let mut client = server.raw();
+                client.send(format!("LOCK.MACQUIRE 2 x y o{number} 600000 BLOCK 0"));
+                client
+            })
+            .collect();
+        server.wait_for_blocked(OWNERS as u64);
+        // From its end, the head is in the circle.
+        let reply = server.call("LOCK.ACQUIRE y h 600000 BLOCK 0");
+        assert_eq!(reply.error_code(), Some("DEADLOCK"), "{reply:?}");
+        assert!(reply.as_text().starts_with("DEADLOCK h waits for y behind o"), "{reply:?}");
+        assert_eq!(server.call("LOCK.RELEASE x h"), 1);
+        wait_until("the first grant", || clients.iter_mut().any(Raw::has_reply));
+        let answered = clients.iter_mut().map(Raw::has_reply).filter(|answered| *answered);
+        assert_eq!(answered.count(), 1);
+        clients.into_iter().for_each(Raw::close);
         assert_nobody_waits(&server);
     }
 

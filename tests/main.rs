@@ -31,6 +31,7 @@ mod precise;
 mod sharing;
 mod sharing_effects;
 mod sharing_queue;
+mod several;
 mod waiters;
 mod waiting;
 mod waking;
