@@ -27,6 +27,7 @@ mod metadata;
 mod observing;
 #[cfg(target_os = "linux")]
 mod precise;
+mod random;
 mod waiters;
 mod waiting;
 mod waking;
