@@ -24,6 +24,7 @@ mod leaving;
 mod lifecycle;
 mod locking;
 mod metadata;
+mod mixed_history;
 mod observing;
 #[cfg(target_os = "linux")]
 mod precise;
