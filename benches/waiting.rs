@@ -110,7 +110,7 @@ fn sleeps() -> Vec<i64> {
             let wait = Duration::from_millis(ttl(turn));
             let start = Instant::now();
             std::thread::sleep(wait);
-            i64::try_from((start.elapsed() - wait).as_micros()).unwrap()
+            i64::try_from(start.elapsed().saturating_sub(wait).as_micros()).unwrap()
         })
         .collect()
 }
