@@ -601,3 +601,32 @@ fn what_is_left_behind_is_found() {
         Some(Rule::LeftBehind)
     );
 }
+
+#[test]
+fn requests_of_one_owner_are_granted_together() {
+    for (untold, told) in [
+        (Mode::Exclusive, Mode::Reentrant),
+        (Mode::Reentrant, Mode::Reentrant),
+    ] {
+        let mut script = Script::new();
+        script.take("b", &[0], Mode::Exclusive);
+        let gone = script.ask("a", &[0], untold, EVER);
+        let other = script.ask("a", &[0], told, EVER);
+        script.look(&[gone, other], false);
+        let token = script.mint();
+        script.release_and("b", &[0], |script| {
+            let deadline = script.now + TTL;
+            script.event(What::Record {
+                key: 0,
+                token,
+                holds: 2,
+                owner: "a".to_owned(),
+                deadline,
+            });
+        });
+        script.told(gone, Outcome::Gone);
+        script.told(other, Outcome::Granted(token));
+        script.look(&[], true);
+        script.finds(None);
+    }
+}

@@ -357,24 +357,58 @@ impl<'h> Checker<'h> {
     /// of the same owner who may have missed that they were granted.
     fn find_holders_of(&self, grant: &mut Grant, missed: &mut BTreeSet<(usize, usize)>) -> Checked {
         let ops = self.ops();
-        let is_for_all = |op: &usize| {
-            ops[*op].keys.len() == grant.holds.len()
-                && ops[*op]
-                    .keys
-                    .iter()
-                    .all(|key| grant.holds.contains_key(key))
-        };
-        let came_before = |op: &usize| self.began[*op].is_some_and(|began| began < grant.at);
         for index in &grant.told {
             let is_reentrant = ops[*index].mode() == Some(Mode::Reentrant);
             let has_all = ops[*index]
                 .keys
                 .iter()
                 .all(|key| grant.holds.contains_key(key));
-            if !has_all || !is_reentrant && !is_for_all(index) {
+            if !has_all || !is_reentrant && !self.is_for_all(grant, *index) {
                 return self.wrong_of(Rule::InPart, *index, "not all of the locks");
             }
         }
+        let (untold, maybe) = self.find_untold(grant, missed)?;
+        let all = || grant.told.iter().chain(&untold);
+        let first = all()
+            .filter(|op| self.is_for_all(grant, **op) && self.came_before(grant, **op))
+            .min_by_key(|op| self.began[**op])
+            .copied();
+        let Some(first) = first else {
+            return self.wrong(Rule::Unfounded, grant.at, "granted before it was asked for");
+        };
+        if let Some(other) =
+            all().find(|op| **op != first && ops[**op].mode() != Some(Mode::Reentrant))
+        {
+            return self.wrong_of(Rule::Twice, *other, "the grant of another request");
+        }
+        if grant.is_split {
+            return self.wrong(Rule::InPart, grant.at, "not granted together");
+        }
+        (grant.first, grant.untold, grant.maybe) = (first, untold, maybe);
+        Ok(())
+    }
+
+    /// Whether a request wants just the locks of a grant.
+    fn is_for_all(&self, grant: &Grant, op: usize) -> bool {
+        let keys = &self.ops()[op].keys;
+        keys.len() == grant.holds.len() && keys.iter().all(|key| grant.holds.contains_key(key))
+    }
+
+    /// Whether a request came before a grant.
+    fn came_before(&self, grant: &Grant, op: usize) -> bool {
+        self.began[op].is_some_and(|began| began < grant.at)
+    }
+
+    /// Finds the requests that have a grant and were not told, among those of the same owner that may
+    /// have missed it. Where there are more of them than have it, all those come second.
+    fn find_untold(
+        &self,
+        grant: &Grant,
+        missed: &mut BTreeSet<(usize, usize)>,
+    ) -> Result<(Vec<usize>, Vec<usize>), Violation> {
+        let ops = self.ops();
+        let is_for_all = |op: &usize| self.is_for_all(grant, *op);
+        let came_before = |op: &usize| self.came_before(grant, *op);
         let lacking = |key: &usize, told: &[usize], untold: &[usize]| {
             let ever = grant.holds[key].1;
             let known = told
@@ -398,7 +432,12 @@ impl<'h> Checker<'h> {
                 let is_reentrant = |op: &usize| ops[*op].mode() == Some(Mode::Reentrant);
                 // The first may be reentrant itself.
                 let has_first = holders().any(|op| is_for_all(op) && came_before(op));
-                let has_other = holders().any(|op| !is_reentrant(op));
+                let other = holders().find(|op| !is_reentrant(op)).copied();
+                // One who is not reentrant was the first of all.
+                let is_behind =
+                    |op: &usize| other.is_none_or(|other| self.began[other] < self.began[*op]);
+                let is_before_all =
+                    |op: &usize| holders().all(|other| self.began[*op] < self.began[*other]);
                 let fits = |op: &usize| {
                     let is_gone = ops[*op]
                         .sent_away
@@ -406,8 +445,14 @@ impl<'h> Checker<'h> {
                     ops[*op].keys.contains(key)
                         && !is_gone
                         && ops[*op].mode().is_some_and(Mode::is_shared) == grant.is_shared
-                        && (has_first && is_reentrant(op)
-                            || !has_other && is_for_all(op) && came_before(op))
+                        && if is_reentrant(op) {
+                            is_behind(op) && (has_first || is_for_all(op) && came_before(op))
+                        } else {
+                            other.is_none()
+                                && is_before_all(op)
+                                && is_for_all(op)
+                                && came_before(op)
+                        }
                 };
                 let all: Vec<(usize, usize)> =
                     missed.iter().filter(|(_, op)| fits(op)).copied().collect();
@@ -440,24 +485,7 @@ impl<'h> Checker<'h> {
                 untold.push(found.1);
             }
         }
-        let all = || grant.told.iter().chain(&untold);
-        let first = all()
-            .filter(|op| is_for_all(op) && came_before(op))
-            .min_by_key(|op| self.began[**op])
-            .copied();
-        let Some(first) = first else {
-            return self.wrong(Rule::Unfounded, grant.at, "granted before it was asked for");
-        };
-        if let Some(other) =
-            all().find(|op| **op != first && ops[**op].mode() != Some(Mode::Reentrant))
-        {
-            return self.wrong_of(Rule::Twice, *other, "the grant of another request");
-        }
-        if grant.is_split {
-            return self.wrong(Rule::InPart, grant.at, "not granted together");
-        }
-        (grant.first, grant.untold, grant.maybe) = (first, untold, maybe);
-        Ok(())
+        Ok((untold, maybe))
     }
 
     /// Finds bounds for the time at each event: it never goes back.
