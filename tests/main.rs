@@ -25,13 +25,15 @@ mod leaving;
 mod lifecycle;
 mod locking;
 mod metadata;
+mod mixed_history;
 mod observing;
 #[cfg(target_os = "linux")]
 mod precise;
+mod random;
+mod several;
 mod sharing;
 mod sharing_effects;
 mod sharing_queue;
-mod several;
 mod waiters;
 mod waiting;
 mod waking;
