@@ -727,6 +727,7 @@ on_every_server! {
         server.call("LOCK.RELEASE k o");
         assert!(waiter.read().as_int() > 0);
         let before = fields(&server, "lock");
+        assert_eq!(server.command_stats("lock.acquire").calls, 2);
         assert_eq!(server.call("CONFIG RESETSTAT"), "OK");
         assert_eq!(server.command_stats("lock.acquire").calls, 0);
         assert_eq!(fields(&server, "lock"), before);

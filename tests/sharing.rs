@@ -871,14 +871,7 @@ on_every_server! {
             let replies = client.pipeline((0..1_000).flat_map(|_| &pair));
             assert!(replies.iter().all(|reply| reply.as_int() > 0));
             let commands = ["lock.acquire", "lock.renew", "lock.release"];
-            let stats = commands.map(|command| {
-                let info = server.info("commandstats");
-                let name = format!("cmdstat_{command}");
-                let (_, line) = info.iter().find(|(key, _)| key.to_lowercase() == name).unwrap();
-                let field = line.split(',').find_map(|field| field.strip_prefix("usec="));
-                field.unwrap().parse::<u64>().unwrap()
-            });
-            stats.iter().sum::<u64>()
+            commands.map(|command| server.command_stats(command).usec).iter().sum::<u64>()
         };
         let (few, many) = (usec(0..FEW), usec(FEW..MANY));
         assert!(many < 10 * few, "{few} us beside {FEW}, {many} us beside {MANY}");

@@ -62,7 +62,12 @@ impl Server {
     /// The counters for a command, all zero when it never ran.
     pub(crate) fn command_stats(&self, command: &str) -> CommandStats {
         let info = self.info("commandstats");
-        let Some(line) = info.get(&format!("cmdstat_{}", command.to_lowercase())) else {
+        // Servers write the names of a module's commands as the module does.
+        let name = format!("cmdstat_{command}");
+        let Some((_, line)) = info
+            .iter()
+            .find(|(field, _)| field.eq_ignore_ascii_case(&name))
+        else {
             return CommandStats::default();
         };
         let fields: HashMap<&str, &str> = line
