@@ -185,11 +185,18 @@ impl Graph {
         if !is_kept(&edges) || is_kept(&self.stuck(true)) {
             return None;
         }
-        // From the asker along the edges that keep somebody, until one leads to the asker.
+        // From the asker along the edges that keep somebody, until one leads to the asker. Those to
+        // holders go first, because they say more than those to others in the queue.
         let mut came_by: HashMap<usize, usize> = HashMap::new();
         let mut pending = VecDeque::from([ASKER]);
         while let Some(node) = pending.pop_front() {
-            for &index in self.edges_from.get(node).into_iter().flatten() {
+            let from = self.edges_from.get(node)?;
+            let is_behind = |index: &&usize| {
+                let edge = self.edges.get(**index);
+                edge.is_some_and(|edge| edge.step.is_behind)
+            };
+            let (behind, held): (Vec<&usize>, Vec<&usize>) = from.iter().partition(is_behind);
+            for &index in held.into_iter().chain(behind) {
                 let Some(edge) = self
                     .edges
                     .get(index)
