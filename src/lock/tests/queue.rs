@@ -253,11 +253,15 @@ impl Server {
             match outcome {
                 Settled::Waiting => break,
                 Settled::Passed(hand_over) => self.hand_over(hand_over),
-                Settled::Several(ticket, locks) => {
-                    let free = locks
+                Settled::Several(ticket) => {
+                    let wanted = |looked_at| self.waits.wanted(ticket, looked_at);
+                    let locks: Vec<LockName> = (0..).map_while(wanted).cloned().collect();
+                    let held = locks
                         .iter()
-                        .all(|lock| !self.keys.contains_key(&lock.key[0]));
-                    if !free {
+                        .position(|lock| self.keys.contains_key(&lock.key[0]));
+                    if let Some(held) = held {
+                        self.waits.found_held(ticket, held);
+                        assert_eq!(self.waits.wanted(ticket, 0), Some(&locks[held]));
                         break;
                     }
                     let passed = self.waits.pass_all(ticket, now.wall, &mut self.fence);
