@@ -6,10 +6,12 @@
 //!
 //! * `lock/`: what a lock means. Pure, time is an argument.
 //! * `commands/`: one file per command: arguments, decision, reply.
+//! * `quorum/`: locks over several servers: a pure round, and a thread that carries it out.
 //! * `server/`: the module API, and all of the `unsafe`.
 
 mod commands;
 mod lock;
+mod quorum;
 mod server;
 
 use server::Entry;
@@ -19,7 +21,7 @@ use std::ffi::CStr;
 /// Outside of a server, in unit tests, there is none.
 #[cfg(not(test))]
 #[global_allocator]
-static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAlloc;
+static ALLOCATOR: server::ServerAlloc = server::ServerAlloc;
 
 /// The name under which the server knows the module, its section of `INFO` and its settings.
 const NAME: &CStr = c"lock";
@@ -34,6 +36,15 @@ const COMMANDS: &[Entry] = &[
     Entry::of::<commands::mrelease::MultiRelease>(),
     Entry::of::<commands::mrenew::MultiRenew>(),
     Entry::of::<commands::guard::Guard>(),
+    Entry::of::<commands::qacquire::QuorumAcquire>(),
+    Entry::of::<commands::qrenew::QuorumRenew>(),
+    Entry::of::<commands::qrelease::QuorumRelease>(),
+    Entry::of::<commands::qinfo::QuorumInfo>(),
+    Entry::of::<commands::qvote::Vote>(),
+    Entry::of::<commands::qsettle::Settle>(),
+    Entry::of::<commands::qunvote::Unvote>(),
+    Entry::of::<commands::qextend::Extend>(),
+    Entry::of::<commands::qrelock::Relock>(),
     Entry::of::<commands::info::Info>(),
     Entry::of::<commands::queue::Queue>(),
     Entry::of::<commands::contended::Contended>(),

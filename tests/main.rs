@@ -29,6 +29,8 @@ mod mixed_history;
 mod observing;
 #[cfg(target_os = "linux")]
 mod precise;
+mod quorum;
+mod quorum_nodes;
 mod random;
 mod several;
 mod sharing;

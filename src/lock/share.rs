@@ -71,6 +71,18 @@ pub(crate) fn owner_of_token(member: &[u8]) -> Option<Owner<'_>> {
     Owner::new(member.strip_prefix(TOKEN)?)
 }
 
+/// The request that a request's member names, if the member is one of this owner's.
+pub(crate) fn request_of<'m>(member: &'m [u8], owner: Owner<'_>) -> Option<RequestId<'m>> {
+    let rest = member.strip_prefix(REQUEST)?;
+    let id = rest.strip_suffix(owner.bytes())?.strip_suffix(b":")?;
+    let colon = id.iter().position(|byte| *byte == b':')?;
+    let (len, id) = id.split_at_checked(colon)?;
+    let id = id.strip_prefix(b":")?;
+    (itoa::Buffer::new().format(id.len()).as_bytes() == len)
+        .then(|| RequestId::new(id))
+        .flatten()
+}
+
 /// The owner of the grant that a member with a token's score belongs to. `None` for every other
 /// member.
 pub(crate) fn owner_of_grant(member: &[u8]) -> Option<Owner<'_>> {
@@ -78,9 +90,14 @@ pub(crate) fn owner_of_grant(member: &[u8]) -> Option<Owner<'_>> {
         return owner_of_token(member);
     };
     let digits = rest.iter().position(|byte| *byte == b':')?;
-    let (len, rest) = rest.split_at_checked(digits)?;
-    let len: usize = std::str::from_utf8(len).ok()?.parse().ok()?;
-    let (_, owner) = rest.strip_prefix(b":")?.split_at_checked(len)?;
+    let (digits, rest) = rest.split_at_checked(digits)?;
+    let len: usize = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    // A length has one spelling only.
+    if itoa::Buffer::new().format(len).as_bytes() != digits {
+        return None;
+    }
+    let (id, owner) = rest.strip_prefix(b":")?.split_at_checked(len)?;
+    RequestId::new(id)?;
     Owner::new(owner.strip_prefix(b":")?)
 }
 
@@ -141,6 +158,42 @@ mod tests {
         assert_eq!(token(owner(b"a")).as_slice(), b"t:a");
         let id = RequestId::new(b"r:1").expect("in range");
         assert_eq!(request(id, owner(b"a:\0")).as_slice(), b"r:3:r:1:a:\0");
+    }
+
+    #[test]
+    fn a_request_is_found_by_its_owner_only() {
+        let id = RequestId::new(b"r:1").expect("in range");
+        let member = request(id, owner(b"a:\0"));
+        assert_eq!(request_of(&member, owner(b"a:\0")), Some(id));
+        assert_eq!(owner_of_grant(&member), Some(owner(b"a:\0")));
+        for other in [&b"\0"[..], b"a", b"1:a:\0", b"x", &member] {
+            assert_eq!(
+                request_of(&member, owner(other)),
+                None,
+                "{}",
+                other.escape_ascii()
+            );
+            assert_ne!(owner_of_grant(&member), Some(owner(other)));
+        }
+        for member in [
+            &b"r:"[..],
+            b"r::a",
+            b"r:0::a",
+            b"r:2:x:a",
+            b"r:01:x:a",
+            b"r:x:a",
+            b"o:a",
+        ] {
+            assert_eq!(
+                request_of(member, owner(b"a")),
+                None,
+                "{}",
+                member.escape_ascii()
+            );
+            assert_ne!(owner_of_grant(member), Some(owner(b"a")));
+        }
+        assert_eq!(owner_of_grant(b"t:a"), Some(owner(b"a")));
+        assert_ne!(owner_of_grant(b"t:a"), Some(owner(b"b")));
     }
 
     #[test]
