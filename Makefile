@@ -13,7 +13,7 @@ PACKAGE = redis-lock-$(VERSION)-$(PLATFORM)
 # The time that all files of a package carry: that of the last commit, and not of the build.
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
-.PHONY: help run build test lint servers valgrind package clean
+.PHONY: help run quorum build test lint servers valgrind package clean
 
 help: ## List what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,11 @@ run: ## Build the module, start a server with it and play a short tour on it
 	scripts/install-deps
 	$(MAKE) --no-print-directory build
 	scripts/tour $(TARGET)/release/$(LIBRARY)
+
+quorum: ## Build the module and show a lock over five servers, one of which is killed
+	scripts/install-deps
+	$(MAKE) --no-print-directory build
+	scripts/quorum $(TARGET)/release/$(LIBRARY)
 
 build: ## Build the module for use
 	cargo build --release --locked

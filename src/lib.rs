@@ -6,10 +6,12 @@
 //!
 //! * `lock/`: what a lock means. Pure, time is an argument.
 //! * `commands/`: one file per command: arguments, decision, reply.
+//! * `quorum/`: locks over several servers: a pure round, and a thread that carries it out.
 //! * `server/`: the module API, and all of the `unsafe`.
 
 mod commands;
 mod lock;
+mod quorum;
 mod server;
 
 use server::Entry;
@@ -34,6 +36,10 @@ const COMMANDS: &[Entry] = &[
     Entry::of::<commands::mrelease::MultiRelease>(),
     Entry::of::<commands::mrenew::MultiRenew>(),
     Entry::of::<commands::guard::Guard>(),
+    Entry::of::<commands::qacquire::QuorumAcquire>(),
+    Entry::of::<commands::qrenew::QuorumRenew>(),
+    Entry::of::<commands::qrelease::QuorumRelease>(),
+    Entry::of::<commands::qinfo::QuorumInfo>(),
     Entry::of::<commands::info::Info>(),
     Entry::of::<commands::queue::Queue>(),
     Entry::of::<commands::contended::Contended>(),

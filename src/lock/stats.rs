@@ -42,6 +42,18 @@ pub(crate) struct Stats {
     pub(crate) guarded: u64,
     /// Commands refused because a token did not hold its lock.
     pub(crate) stale_guards: u64,
+    /// Locks that a quorum granted to clients of this server.
+    pub(crate) quorum_grants: u64,
+    /// Such requests that others kept from the lock.
+    pub(crate) quorum_refusals: u64,
+    /// Leases that a quorum renewed.
+    pub(crate) quorum_renewals: u64,
+    /// Holds that a quorum ended.
+    pub(crate) quorum_releases: u64,
+    /// Renewals and releases that a quorum answered with 0 or -1.
+    pub(crate) quorum_stale: u64,
+    /// Requests for which too few nodes answered.
+    pub(crate) quorum_unavailable: u64,
     /// Watched holds that were found to be lost.
     pub(crate) lost: u64,
     /// Locks that the server evicted to free memory.

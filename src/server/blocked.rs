@@ -14,6 +14,7 @@ use crate::lock::fence::Token;
 use crate::lock::queue::LockName;
 use crate::lock::record::{OwnerBuf, RequestId, RequestIdBuf};
 use crate::lock::watchdog::ClientId;
+use crate::quorum::coordinator::Number;
 use redis_module::raw;
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -112,6 +113,9 @@ struct Answer {
     outcome: Result<Reply, Error>,
     /// Goes back when the client is gone before the answer reaches it.
     grant: Option<Grant>,
+    /// The same for what a quorum granted to this request.
+    quorum: Option<Number>,
+    is_told: Cell<bool>,
 }
 
 impl Blocked {
@@ -148,7 +152,23 @@ impl Blocked {
 
     /// Answers the client. A `grant` goes back if the client turns out to be gone.
     pub(crate) fn answer(mut self, outcome: Result<Reply, Error>, grant: Option<Grant>) {
-        self.unblock(Some(Answer { outcome, grant }));
+        self.unblock(Some(Answer {
+            outcome,
+            grant,
+            quorum: None,
+            is_told: Cell::new(false),
+        }));
+    }
+
+    /// Answers the client what a quorum has for it. A grant goes back if the client turns out to be
+    /// gone.
+    pub(super) fn answer_of_quorum(mut self, outcome: Result<Reply, Error>, grant: Option<Number>) {
+        self.unblock(Some(Answer {
+            outcome,
+            grant: None,
+            quorum: grant,
+            is_told: Cell::new(false),
+        }));
     }
 
     /// Gives the handle back for a client that is gone or has its answer.
@@ -172,6 +192,8 @@ impl Drop for Blocked {
         self.unblock(Some(Answer {
             outcome: Err(Error::Internal),
             grant: None,
+            quorum: None,
+            is_told: Cell::new(false),
         }));
     }
 }
@@ -189,6 +211,7 @@ unsafe extern "C" fn on_reply(
             let data = api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Answer>();
             (Context::from_raw(ctx)?, data.as_ref()?)
         };
+        answer.is_told.set(true);
         if let Some(grant) = &answer.grant {
             grant.claim.fulfil();
         }
@@ -237,8 +260,11 @@ unsafe extern "C" fn on_disconnect(
 /// Takes a waiter out of its queue. One that was answered already is not there any more.
 fn leave(ctx: Context<'_>, handle: *mut raw::RedisModuleBlockedClient) {
     with_module(|module| {
-        if let Some(waiter) = module.take_waiter(Handle(handle as usize)) {
+        let handle = Handle(handle as usize);
+        if let Some(waiter) = module.take_waiter(handle) {
             waiter.client.release();
+        } else if let Some(client) = module.quorum.forget(handle) {
+            client.release();
         }
         module.set_alarm(ctx);
     });
@@ -255,6 +281,15 @@ unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
                 Box::from_raw(data.cast::<Answer>()),
             )
         };
+        if let Some(number) = answer.quorum {
+            with_module(|module| {
+                if answer.is_told.get() {
+                    module.quorum.told(number);
+                } else {
+                    module.quorum.give_back(number);
+                }
+            });
+        }
         let grant = answer.grant?;
         with_module(|module| {
             // A replica writes nothing: whoever is the master now lets the lease run out.

@@ -244,4 +244,7 @@ fn demote(module: &mut Module) {
     for waiter in module.take_all_waiters() {
         waiter.client.answer(Err(Error::Demoted), None);
     }
+    for client in module.quorum.take_all() {
+        client.answer(Err(Error::Demoted), None);
+    }
 }

@@ -47,7 +47,7 @@ unsafe extern "C" fn on_info(info: *mut raw::RedisModuleInfoCtx, for_crash_repor
 }
 
 /// The lines of the section, which the server prefixes with `lock_`.
-fn fields(module: &Module) -> [(&'static CStr, u64); 28] {
+fn fields(module: &Module) -> [(&'static CStr, u64); 35] {
     let Module { stats, waits, .. } = module;
     [
         (c"grants", stats.grants),
@@ -65,6 +65,13 @@ fn fields(module: &Module) -> [(&'static CStr, u64); 28] {
         (c"queue_full", stats.queue_full),
         (c"guarded", stats.guarded),
         (c"stale_guards", stats.stale_guards),
+        (c"quorum_grants", stats.quorum_grants),
+        (c"quorum_refusals", stats.quorum_refusals),
+        (c"quorum_renewals", stats.quorum_renewals),
+        (c"quorum_releases", stats.quorum_releases),
+        (c"quorum_stale", stats.quorum_stale),
+        (c"quorum_unavailable", stats.quorum_unavailable),
+        (c"quorum_waiting", module.quorum.len() as u64),
         (c"watchdogs", module.watches.len() as u64),
         (c"watchdog_renewals", stats.watchdog_renewals),
         (c"lost", stats.lost),

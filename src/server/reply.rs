@@ -90,6 +90,14 @@ pub(crate) enum Error {
     UnknownCommand(Printable),
     #[error("ERR command '{0}' can't run under LOCK.GUARD: {1}")]
     Unguardable(Printable, &'static str),
+    #[error("NOQUORUM {0}")]
+    NoQuorum(String),
+    #[error("ERR lock.quorum-nodes is not set")]
+    NoNodes,
+    #[error("ERR a quorum can't be asked in a transaction or a script")]
+    QuorumWithoutConnection,
+    #[error("ERR LIMIT can't be kept over a quorum: two majorities can each see room")]
+    LimitOverQuorum,
     #[error("ERR REQID needs an owner of yours, not '*'")]
     RequestOfGeneratedOwner,
     #[error("ERR WATCHDOG needs a connection to watch, and a script has none")]

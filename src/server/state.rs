@@ -6,6 +6,8 @@ use super::clock;
 use super::context::Context;
 use super::events::{Listening, Subscription};
 use super::eviction::Eviction;
+use super::quorum::Quorum;
+use super::string::OwnedStr;
 use crate::lock::fence::{Fence, Token};
 use crate::lock::queue::{Limits, Ticket, WaitTable, Waiter};
 use crate::lock::record::RequestId;
@@ -27,10 +29,14 @@ pub(crate) struct Module {
     pub(super) unclaimed: Vec<HeldLock>,
     /// Holds that are renewed here for as long as their connection lives.
     pub(crate) watches: WatchTable,
+    /// Clients that wait for the answers of other nodes.
+    pub(super) quorum: Quorum,
     pub(crate) stats: Stats,
     pub(crate) limits: Limits,
     /// The longest time, in milliseconds, for which the watchdog renews one hold.
     pub(crate) max_hold_ms: u64,
+    /// The text that the server was last shown for a setting, which it reads after that.
+    pub(super) shown_setting: Option<OwnedStr>,
     pub(super) alarm: Alarm,
     pub(super) listening: Listening,
     /// Whether the module is told when connections end. It is while a hold is watched, since
@@ -51,6 +57,7 @@ impl Default for Module {
             in_flight: InFlight::default(),
             unclaimed: Vec::new(),
             watches: WatchTable::default(),
+            quorum: Quorum::default(),
             stats: Stats::default(),
             max_hold_ms: 0,
             // Until the settings are registered, nobody can wait.
@@ -58,6 +65,7 @@ impl Default for Module {
                 total: 0,
                 per_lock: 0,
             },
+            shown_setting: None,
             alarm: Alarm::default(),
             listening: Listening::default(),
             client_events: Subscription::default(),

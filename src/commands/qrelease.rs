@@ -1,0 +1,44 @@
+//! `LOCK.QRELEASE key owner [TOKEN token]`
+
+use super::SINCE;
+use super::args::{Options, Word, owner, required};
+use crate::quorum::coordinator::{Job, Task};
+use crate::server::{
+    ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, Keys, Module, Reply, Spec, ask_quorum,
+};
+
+/// Ends a hold over a quorum of servers.
+pub(crate) struct QuorumRelease;
+
+impl Command for QuorumRelease {
+    const SPEC: &'static Spec = &Spec {
+        name: c"LOCK.QRELEASE",
+        summary: c"Ends the hold that an owner has over a quorum of servers",
+        complexity: c"O(N) where N is the number of nodes",
+        since: SINCE,
+        arity: -3,
+        flags: c"write blocking",
+        categories: "write slow blocking",
+        tips: None,
+        keys: Keys::First(KeyUse::Delete),
+        args: &[
+            ArgSpec::new(c"key", ArgKind::Key),
+            ArgSpec::new(c"owner", ArgKind::Text),
+            ArgSpec::option(c"TOKEN", c"token", ArgKind::Integer),
+        ],
+    };
+
+    fn run(ctx: Context<'_>, mut args: Args<'_>, module: &mut Module) -> Result<Reply, Error> {
+        let key = required(&mut args)?;
+        let owner = owner(required(&mut args)?.bytes())?;
+        let options = Options::parse(&mut args, &[Word::Token])?;
+        let job = Job {
+            key: key.bytes().to_vec(),
+            owner: owner.bytes().to_vec(),
+            task: Task::Release {
+                token: options.token,
+            },
+        };
+        ask_quorum(ctx, module, job, false)
+    }
+}

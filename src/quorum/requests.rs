@@ -1,0 +1,187 @@
+//! Messages to nodes as commands, and their answers.
+
+use super::coordinator::{Job, LockInfo, NodeInfo, Task};
+use super::node::{Node, Sent};
+use super::round::{Answer, Attempt, Message};
+use crate::lock::fence::Token;
+use crate::lock::time::UnixMillis;
+use redis::{Cmd, Value, cmd};
+use std::rc::Rc;
+use std::time::Instant;
+
+/// The command for a message.
+pub(super) fn command_of(job: &Job, message: Message) -> Cmd {
+    let name = match message {
+        Message::Vote { .. } => "LOCK.QVOTE",
+        Message::Settle { .. } => "LOCK.QSETTLE",
+        Message::Unvote { .. } => "LOCK.QUNVOTE",
+        Message::Renew { .. } => "LOCK.QEXTEND",
+        Message::Relock { .. } => "LOCK.QRELOCK",
+        Message::Release { .. } => "LOCK.RELEASE",
+    };
+    let mut command = cmd(name);
+    command.arg(&job.key).arg(&job.owner);
+    let ttl = job.task.ttl().map_or(0, |ttl| ttl.millis());
+    match message {
+        Message::Vote { token, attempt } => {
+            command.arg(ttl).arg(token.get()).arg(attempt.0);
+        }
+        Message::Settle { attempt, from, to } => {
+            command
+                .arg(ttl)
+                .arg(attempt.0)
+                .arg(from.get())
+                .arg(to.get());
+        }
+        Message::Unvote { attempt } => {
+            command.arg(attempt.0);
+        }
+        Message::Renew { token } => {
+            command.arg(ttl);
+            with_token(&mut command, token);
+        }
+        Message::Relock {
+            token,
+            attempt,
+            at,
+            within,
+        } => {
+            command
+                .arg(ttl)
+                .arg(token.get())
+                .arg(attempt.0)
+                .arg(at.0)
+                .arg(within);
+        }
+        Message::Release { token } => with_token(&mut command, token),
+    }
+    if matches!(
+        job.task,
+        Task::Acquire {
+            is_shared: true,
+            ..
+        }
+    ) && matches!(message, Message::Vote { .. } | Message::Settle { .. })
+    {
+        command.arg("SHARED");
+    }
+    command
+}
+
+fn with_token(command: &mut Cmd, token: Option<Token>) {
+    if let Some(token) = token {
+        command.arg("TOKEN").arg(token.get());
+    }
+}
+
+/// What an answer to a message says.
+pub(super) fn answer_to(message: Message, sent: Sent) -> Answer {
+    let value = match sent {
+        Sent::Answered(value) => value,
+        Sent::Failed(_) => return Answer::Failed,
+        Sent::Unknown(_) => return Answer::Unknown,
+    };
+    match (message, value) {
+        (Message::Renew { .. }, Value::Array(items)) => match items.as_slice() {
+            [Value::Int(-1), Value::Int(at)] => Answer::NoLock {
+                at: UnixMillis(*at),
+            },
+            [token, attempt] => number(token)
+                .and_then(Token::new)
+                .zip(number(attempt))
+                .map_or(Answer::Failed, |(token, attempt)| Answer::Renewed {
+                    token,
+                    attempt: Attempt(attempt),
+                }),
+            _ => Answer::Failed,
+        },
+        (Message::Renew { .. } | Message::Release { .. }, Value::Int(0)) => Answer::NotYours,
+        (Message::Release { .. }, Value::Int(1)) => Answer::Released,
+        (Message::Release { .. }, Value::Int(-1)) => Answer::NoLock { at: UnixMillis(0) },
+        (Message::Vote { .. } | Message::Settle { .. } | Message::Relock { .. }, value) => {
+            match value {
+                Value::Nil => Answer::Refused,
+                value => number(&value)
+                    .and_then(Token::new)
+                    .map_or(Answer::Failed, Answer::Granted),
+            }
+        }
+        _ => Answer::Failed,
+    }
+}
+
+/// An unsigned integer, as a number or in digits.
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse().ok(),
+        _ => None,
+    }
+}
+
+/// Asks all nodes at once what they say of a lock.
+pub(super) async fn ask_info(nodes: &[Rc<Node>], key: &[u8]) -> Vec<NodeInfo> {
+    let asked: Vec<_> = nodes
+        .iter()
+        .map(|node| {
+            let (node, mut command) = (Rc::clone(node), cmd("LOCK.INFO"));
+            command.arg(key);
+            tokio::task::spawn_local(async move {
+                let start = Instant::now();
+                let sent = node.send(&command).await;
+                NodeInfo {
+                    address: node.address.to_string(),
+                    latency: start.elapsed(),
+                    lock: match sent {
+                        Sent::Answered(value) => {
+                            lock_info(&value).ok_or_else(|| "not an answer to LOCK.INFO".to_owned())
+                        }
+                        Sent::Failed(reason) | Sent::Unknown(reason) => Err(reason),
+                    },
+                }
+            })
+        })
+        .collect();
+    let mut infos = Vec::with_capacity(asked.len());
+    for info in asked {
+        infos.extend(info.await);
+    }
+    infos
+}
+
+/// What an answer to `LOCK.INFO` says.
+fn lock_info(value: &Value) -> Option<LockInfo> {
+    let Value::Array(fields) = value else {
+        return None;
+    };
+    let field = |name: &[u8]| {
+        fields.chunks_exact(2).find_map(|pair| match pair {
+            [Value::BulkString(found), value] if found == name => Some(value),
+            _ => None,
+        })
+    };
+    let text = |name: &[u8]| match field(name)? {
+        Value::BulkString(text) => Some(text.clone()),
+        _ => None,
+    };
+    let owners = match field(b"owners")? {
+        Value::Array(owners) => owners
+            .chunks_exact(2)
+            .filter_map(|pair| match pair {
+                [Value::BulkString(owner), _] => Some(owner.clone()),
+                _ => None,
+            })
+            .collect(),
+        _ => return None,
+    };
+    Some(LockInfo {
+        is_held: text(b"state")? == b"held",
+        is_shared: text(b"mode").is_some_and(|mode| mode == b"shared"),
+        owners,
+        token: field(b"token").and_then(number).and_then(Token::new),
+        ttl: match field(b"ttl")? {
+            Value::Int(ttl) => *ttl,
+            _ => return None,
+        },
+    })
+}
