@@ -5,11 +5,13 @@
 //! `server/`.
 //!
 //! * `lock/`: what a lock means. Pure, time is an argument.
+//! * `quorum/`: locks over several servers. Pure as well.
 //! * `commands/`: one file per command: arguments, decision, reply.
 //! * `server/`: the module API, and all of the `unsafe`.
 
 mod commands;
 mod lock;
+mod quorum;
 mod server;
 
 use server::Entry;
@@ -34,6 +36,11 @@ const COMMANDS: &[Entry] = &[
     Entry::of::<commands::mrelease::MultiRelease>(),
     Entry::of::<commands::mrenew::MultiRenew>(),
     Entry::of::<commands::guard::Guard>(),
+    Entry::of::<commands::qvote::Vote>(),
+    Entry::of::<commands::qsettle::Settle>(),
+    Entry::of::<commands::qunvote::Unvote>(),
+    Entry::of::<commands::qextend::Extend>(),
+    Entry::of::<commands::qrelock::Relock>(),
     Entry::of::<commands::info::Info>(),
     Entry::of::<commands::queue::Queue>(),
     Entry::of::<commands::contended::Contended>(),

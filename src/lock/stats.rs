@@ -42,6 +42,10 @@ pub(crate) struct Stats {
     pub(crate) guarded: u64,
     /// Commands refused because a token did not hold its lock.
     pub(crate) stale_guards: u64,
+    /// Locks granted here to coordinators of a quorum.
+    pub(crate) votes: u64,
+    /// What coordinators asked for and was answered with nil.
+    pub(crate) refused_votes: u64,
     /// Watched holds that were found to be lost.
     pub(crate) lost: u64,
     /// Locks that the server evicted to free memory.

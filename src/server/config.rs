@@ -30,7 +30,7 @@ const MAX_WAITERS: i64 = 10_000_000;
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 
 /// All settings.
-static SETTINGS: [Setting; 3] = [
+static SETTINGS: [Setting; 4] = [
     Setting {
         name: c"max-waiters",
         default: 100_000,
@@ -54,6 +54,14 @@ static SETTINGS: [Setting; 3] = [
         max: MAX_TTL_MS,
         get: |module| module.max_hold_ms,
         set: |module, value| module.max_hold_ms = value,
+    },
+    Setting {
+        name: c"quorum-max-ttl",
+        default: 60_000,
+        min: 1,
+        max: MAX_TTL_MS,
+        get: |module| module.quorum_max_ttl_ms,
+        set: |module, value| module.quorum_max_ttl_ms = value,
     },
 ];
 

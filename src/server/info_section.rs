@@ -47,7 +47,7 @@ unsafe extern "C" fn on_info(info: *mut raw::RedisModuleInfoCtx, for_crash_repor
 }
 
 /// The lines of the section, which the server prefixes with `lock_`.
-fn fields(module: &Module) -> [(&'static CStr, u64); 28] {
+fn fields(module: &Module) -> [(&'static CStr, u64); 30] {
     let Module { stats, waits, .. } = module;
     [
         (c"grants", stats.grants),
@@ -65,6 +65,8 @@ fn fields(module: &Module) -> [(&'static CStr, u64); 28] {
         (c"queue_full", stats.queue_full),
         (c"guarded", stats.guarded),
         (c"stale_guards", stats.stale_guards),
+        (c"votes", stats.votes),
+        (c"refused_votes", stats.refused_votes),
         (c"watchdogs", module.watches.len() as u64),
         (c"watchdog_renewals", stats.watchdog_renewals),
         (c"lost", stats.lost),

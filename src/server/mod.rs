@@ -28,6 +28,7 @@ mod reply;
 mod share_set;
 mod state;
 mod string;
+mod voting;
 mod waiting;
 mod watching;
 
@@ -42,5 +43,6 @@ pub(crate) use metadata::{ArgKind, ArgSpec, KeyUse, Keys, Spec};
 pub(crate) use notify::LockEvent;
 pub(crate) use reply::{Error, Printable, Reply};
 pub(crate) use state::Module;
+pub(crate) use voting::{check_may_vote, check_quorum_ttl};
 pub(crate) use waiting::{Held, Timeout, Wait, end_hold, lease_changed, open, wait};
 pub(crate) use watching::watch;

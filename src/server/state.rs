@@ -6,6 +6,7 @@ use super::clock;
 use super::context::Context;
 use super::events::{Listening, Subscription};
 use super::eviction::Eviction;
+use super::voting::Voting;
 use crate::lock::fence::{Fence, Token};
 use crate::lock::queue::{Limits, Ticket, WaitTable, Waiter};
 use crate::lock::record::RequestId;
@@ -31,6 +32,9 @@ pub(crate) struct Module {
     pub(crate) limits: Limits,
     /// The longest time, in milliseconds, for which the watchdog renews one hold.
     pub(crate) max_hold_ms: u64,
+    /// The longest ttl, in milliseconds, that a lock over a quorum can have.
+    pub(super) quorum_max_ttl_ms: u64,
+    pub(super) voting: Voting,
     pub(super) alarm: Alarm,
     pub(super) listening: Listening,
     /// Whether the module is told when connections end. It is while a hold is watched, since
@@ -53,6 +57,8 @@ impl Default for Module {
             watches: WatchTable::default(),
             stats: Stats::default(),
             max_hold_ms: 0,
+            quorum_max_ttl_ms: 0,
+            voting: Voting::default(),
             // Until the settings are registered, nobody can wait.
             limits: Limits {
                 total: 0,
