@@ -4,6 +4,7 @@ use crate::lock::fence::Token;
 use crate::lock::lease::{MAX_TTL_MS, Ttl};
 use crate::lock::record::{MAX_OWNER_LEN, MAX_REQUEST_LEN, Owner, RequestId};
 use crate::lock::rules::Mode;
+use crate::quorum::attempt::Attempt;
 use crate::server::{Arg, Args, Error, Printable, Timeout};
 use std::collections::HashSet;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -202,6 +203,28 @@ pub(super) fn token(bytes: &[u8], name: &'static str) -> Result<Token, Error> {
         .ok_or(Error::NotAnInteger(name))
 }
 
+/// A moment or a duration in milliseconds.
+pub(super) fn millis(bytes: &[u8], name: &'static str) -> Result<i64, Error> {
+    let value = integer(bytes).ok_or(Error::NotAnInteger(name))?;
+    if value < 0 {
+        return Err(Error::Negative(name));
+    }
+    Ok(value)
+}
+
+/// The name of an attempt: any unsigned integer of 64 bits.
+pub(super) fn attempt(bytes: &[u8]) -> Result<Attempt, Error> {
+    if integer(bytes).is_some_and(i64::is_negative) {
+        return Err(Error::Negative("attempt"));
+    }
+    std::str::from_utf8(bytes)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .filter(|value| itoa::Buffer::new().format::<u64>(*value).as_bytes() == bytes)
+        .map(Attempt)
+        .ok_or(Error::NotAnInteger("attempt"))
+}
+
 /// `numkeys key [key ...]`: several locks, none of them named twice.
 pub(super) fn keys<'a>(args: &mut Args<'a>) -> Result<Vec<Arg<'a>>, Error> {
     let numkeys = integer(required(args)?.bytes()).ok_or(Error::NotAnInteger("numkeys"))?;
@@ -251,6 +274,27 @@ mod tests {
         ] {
             assert_eq!(integer(bad.as_bytes()), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn an_attempt_is_any_unsigned_integer() {
+        for good in ["0", "1", "9223372036854775808", "18446744073709551615"] {
+            let value = good.parse().expect("an integer");
+            assert_eq!(attempt(good.as_bytes()), Ok(Attempt(value)));
+        }
+        for bad in [
+            "",
+            "01",
+            "+1",
+            "18446744073709551616",
+            "-9223372036854775809",
+            "a",
+            "-0",
+        ] {
+            let error = Error::NotAnInteger("attempt");
+            assert_eq!(attempt(bad.as_bytes()), Err(error), "{bad}");
+        }
+        assert_eq!(attempt(b"-1"), Err(Error::Negative("attempt")));
     }
 
     #[test]

@@ -60,10 +60,29 @@ impl Fence {
         Some(token)
     }
 
+    /// The token `floor`, or one above all that were minted or seen if that is higher: for a grant
+    /// that another server proposes a token for. `None` once they are used up.
+    pub(crate) fn mint_from(&mut self, floor: Token) -> Option<Token> {
+        let token = Token::new(floor.0.max(self.highest.saturating_add(1)))?;
+        self.highest = token.0;
+        Some(token)
+    }
+
+    /// Takes the clock for the highest token, unless a higher one is known: for a server that may
+    /// have forgotten what it minted, and is about to mint by another clock than its own.
+    pub(crate) fn begin(&mut self, now: UnixMicros) {
+        self.highest = self.highest.max(now.0);
+    }
+
+    /// Whether a token is so far ahead of `now` that no server can have minted it.
+    pub(crate) fn is_forged(token: Token, now: UnixMicros) -> bool {
+        token.0 > now.0.saturating_add(MAX_AHEAD)
+    }
+
     /// Takes note of a token that was found in a record: later grants get a higher one, unless it
     /// is so far ahead of `now` that no server can have minted it.
     pub(crate) fn observe(&mut self, token: Token, now: UnixMicros) {
-        if token.0 <= now.0.saturating_add(MAX_AHEAD) {
+        if !Self::is_forged(token, now) {
             self.highest = self.highest.max(token.0);
         }
     }
@@ -98,6 +117,21 @@ mod tests {
         assert_eq!(fence.mint(UnixMicros(6)), Some(token(6)));
         fence.observe(token(MAX_AHEAD + 7), UnixMicros(7));
         assert_eq!(fence.mint(UnixMicros(7)), Some(token(MAX_AHEAD + 8)));
+    }
+
+    #[test]
+    fn a_proposed_token_is_taken_if_it_is_the_highest() {
+        let mut fence = Fence::default();
+        assert_eq!(fence.mint_from(token(7)), Some(token(7)));
+        assert_eq!(fence.mint_from(token(7)), Some(token(8)));
+        assert_eq!(fence.mint_from(token(3)), Some(token(9)));
+        assert_eq!(fence.mint(UnixMicros(5)), Some(token(10)));
+        fence.begin(UnixMicros(4));
+        assert_eq!(fence.mint_from(token(3)), Some(token(11)));
+        fence.begin(UnixMicros(20));
+        assert_eq!(fence.mint_from(token(3)), Some(token(21)));
+        assert_eq!(fence.mint_from(token(Token::MAX)), Some(token(Token::MAX)));
+        assert_eq!(fence.mint_from(token(1)), None);
     }
 
     #[test]

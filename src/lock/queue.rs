@@ -591,13 +591,7 @@ impl<C> WaitTable<C> {
         }];
         for passed in &mut locks {
             self.take_along(passed, &mut granted, now, fence);
-            self.note_deadline(
-                &passed.name,
-                match &passed.write {
-                    Write::Record(put) => put.deadline,
-                    Write::Share(deadline) => Some(*deadline),
-                },
-            );
+            self.note_deadline(&passed.name, passed.write.deadline());
         }
         Settled::Passed(HandOver {
             token,

@@ -172,7 +172,7 @@ impl<'a> Hold<'a> {
     }
 
     /// Whether it is the owner's.
-    fn is_of(&self, owner: Owner<'_>) -> bool {
+    pub(crate) fn is_of(&self, owner: Owner<'_>) -> bool {
         *self.owner == *owner.bytes()
     }
 }
@@ -227,6 +227,16 @@ pub(crate) enum Write {
     Record(Put),
     /// A share that ends at this deadline, beside those of others.
     Share(Deadline),
+}
+
+impl Write {
+    /// When the lease that it makes ends; `None`: never.
+    pub(crate) fn deadline(&self) -> Option<Deadline> {
+        match self {
+            Self::Record(put) => put.deadline,
+            Self::Share(deadline) => Some(*deadline),
+        }
+    }
 }
 
 /// The answer to an [`Acquire`].
@@ -395,7 +405,7 @@ pub(crate) fn release(state: &LockState<'_>, owner: Owner<'_>, token: Option<Tok
 
 impl Own {
     /// Whether it is the very grant that a request names, if it names one.
-    pub(super) fn is_by(&self, token: Option<Token>) -> bool {
+    pub(crate) fn is_by(&self, token: Option<Token>) -> bool {
         token.is_none() || token == self.token
     }
 }

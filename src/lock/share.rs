@@ -71,6 +71,23 @@ pub(crate) fn owner_of_token(member: &[u8]) -> Option<Owner<'_>> {
     Owner::new(member.strip_prefix(TOKEN)?)
 }
 
+/// The request that a request's member names, if the member is one of this owner's.
+pub(crate) fn request_of<'m>(member: &'m [u8], owner: Owner<'_>) -> Option<RequestId<'m>> {
+    let rest = member.strip_prefix(REQUEST)?;
+    let id = rest.strip_suffix(owner.bytes())?.strip_suffix(b":")?;
+    let colon = id.iter().position(|byte| *byte == b':')?;
+    let (len, id) = id.split_at_checked(colon)?;
+    let id = id.strip_prefix(b":")?;
+    (itoa::Buffer::new().format(id.len()).as_bytes() == len)
+        .then(|| RequestId::new(id))
+        .flatten()
+}
+
+/// Whether a member with the score of a token belongs to this owner.
+pub(crate) fn is_of_owner(member: &[u8], owner: Owner<'_>) -> bool {
+    owner_of_token(member) == Some(owner) || request_of(member, owner).is_some()
+}
+
 /// The score of a token.
 pub(crate) fn score_of_token(token: Token) -> i64 {
     -i64::try_from(token.get()).unwrap_or(i64::MAX)
@@ -128,6 +145,42 @@ mod tests {
         assert_eq!(token(owner(b"a")).as_slice(), b"t:a");
         let id = RequestId::new(b"r:1").expect("in range");
         assert_eq!(request(id, owner(b"a:\0")).as_slice(), b"r:3:r:1:a:\0");
+    }
+
+    #[test]
+    fn a_request_is_found_by_its_owner_only() {
+        let id = RequestId::new(b"r:1").expect("in range");
+        let member = request(id, owner(b"a:\0"));
+        assert_eq!(request_of(&member, owner(b"a:\0")), Some(id));
+        assert!(is_of_owner(&member, owner(b"a:\0")));
+        for other in [&b"\0"[..], b"a", b"1:a:\0", b"x", &member] {
+            assert_eq!(
+                request_of(&member, owner(other)),
+                None,
+                "{}",
+                other.escape_ascii()
+            );
+            assert!(!is_of_owner(&member, owner(other)));
+        }
+        for member in [
+            &b"r:"[..],
+            b"r::a",
+            b"r:0::a",
+            b"r:2:x:a",
+            b"r:01:x:a",
+            b"r:x:a",
+            b"o:a",
+        ] {
+            assert_eq!(
+                request_of(member, owner(b"a")),
+                None,
+                "{}",
+                member.escape_ascii()
+            );
+            assert!(!is_of_owner(member, owner(b"a")));
+        }
+        assert!(is_of_owner(b"t:a", owner(b"a")));
+        assert!(!is_of_owner(b"t:a", owner(b"b")));
     }
 
     #[test]

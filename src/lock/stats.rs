@@ -54,6 +54,10 @@ pub(crate) struct Stats {
     pub(crate) quorum_stale: u64,
     /// Requests for which too few nodes answered.
     pub(crate) quorum_unavailable: u64,
+    /// Locks granted here to coordinators of a quorum.
+    pub(crate) votes: u64,
+    /// What coordinators asked for and was answered with nil.
+    pub(crate) refused_votes: u64,
     /// Watched holds that were found to be lost.
     pub(crate) lost: u64,
     /// Locks that the server evicted to free memory.

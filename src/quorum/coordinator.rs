@@ -3,9 +3,10 @@
 //! The thread knows nothing of the server that it lives in. It gets orders through a channel, leaves
 //! what it has done where it is fetched from, and rings when there is something.
 
+use super::attempt::Attempt;
 use super::node::Node;
 use super::requests::{answer_to, ask_info, command_of};
-use super::round::{Attempt, Nodes, Outcome, Request, Round, Step};
+use super::round::{Nodes, Outcome, Request, Round, Step};
 use super::settings::Settings;
 use crate::lock::fence::Token;
 use crate::lock::lease::Ttl;

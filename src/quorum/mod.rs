@@ -2,10 +2,17 @@
 //!
 //! * `round.rs`: one round of messages to all nodes, and what follows from their answers. Pure:
 //!   no server types, no clock, no I/O.
+//! * `attempt.rs`: how a node remembers which round a hold came about by.
+//! * `vote.rs`: what a node does with the messages of a coordinator. Pure.
 //! * `coordinator.rs`, `node.rs`, `requests.rs`: carrying rounds out, on a thread of their own.
 
+pub(crate) mod attempt;
 pub(crate) mod coordinator;
 mod node;
 mod requests;
 pub(crate) mod round;
 pub(crate) mod settings;
+pub(crate) mod vote;
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,9 @@
 //! Messages to nodes as commands, and their answers.
 
+use super::attempt::Attempt;
 use super::coordinator::{Job, LockInfo, NodeInfo, Task};
 use super::node::{Node, Sent};
-use super::round::{Answer, Attempt, Message};
+use super::round::{Answer, Message};
 use crate::lock::fence::Token;
 use crate::lock::time::UnixMillis;
 use redis::{Cmd, Value, cmd};

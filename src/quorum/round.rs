@@ -44,6 +44,7 @@
 //! token that it replaces, which a node grants only once. A late `Relock` is too late by the node's
 //! own clock.
 
+use super::attempt::Attempt;
 use crate::lock::fence::Token;
 use crate::lock::lease::Ttl;
 use crate::lock::time::{SteadyMicros, UnixMillis};
@@ -77,10 +78,6 @@ impl Nodes {
         self.0 + 1 - self.majority()
     }
 }
-
-/// The name of a round that asks for a lock: random, so that no two have the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Attempt(pub(crate) u64);
 
 /// How long a lock is surely held after a round, in milliseconds; `None` if not at all.
 ///

@@ -33,7 +33,7 @@ const MAX_WAITERS: i64 = 10_000_000;
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 
 /// All settings that are numbers.
-static SETTINGS: [Setting; 6] = [
+static SETTINGS: [Setting; 7] = [
     Setting {
         name: c"max-waiters",
         default: 100_000,
@@ -93,6 +93,14 @@ static SETTINGS: [Setting; 6] = [
                 .quorum
                 .configure(|settings| settings.retry_jitter = Duration::from_millis(value));
         },
+    },
+    Setting {
+        name: c"quorum-max-ttl",
+        default: 60_000,
+        min: 1,
+        max: MAX_TTL_MS,
+        get: |module| module.quorum_max_ttl_ms,
+        set: |module, value| module.quorum_max_ttl_ms = value,
     },
 ];
 

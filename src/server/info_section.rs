@@ -47,7 +47,7 @@ unsafe extern "C" fn on_info(info: *mut raw::RedisModuleInfoCtx, for_crash_repor
 }
 
 /// The lines of the section, which the server prefixes with `lock_`.
-fn fields(module: &Module) -> [(&'static CStr, u64); 35] {
+fn fields(module: &Module) -> [(&'static CStr, u64); 37] {
     let Module { stats, waits, .. } = module;
     [
         (c"grants", stats.grants),
@@ -72,6 +72,8 @@ fn fields(module: &Module) -> [(&'static CStr, u64); 35] {
         (c"quorum_stale", stats.quorum_stale),
         (c"quorum_unavailable", stats.quorum_unavailable),
         (c"quorum_waiting", module.quorum.len() as u64),
+        (c"votes", stats.votes),
+        (c"refused_votes", stats.refused_votes),
         (c"watchdogs", module.watches.len() as u64),
         (c"watchdog_renewals", stats.watchdog_renewals),
         (c"lost", stats.lost),

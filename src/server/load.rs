@@ -7,6 +7,7 @@ use super::guard::{guard, install_hook, remove_hook};
 use super::log::{Level, log};
 use super::metadata::{add_category, register};
 use super::state::{Module, with_module};
+use super::voting::Voting;
 use super::{config, events, info_section};
 use crate::{COMMANDS, NAME};
 use redis_module::raw;
@@ -89,6 +90,7 @@ fn load(ctx: Context<'_>, mut args: Args<'_>) -> Result<(), String> {
     }
     info_section::register(ctx)?;
     let settings = with_module(|module| {
+        module.voting = Voting::of_server(ctx);
         module.eviction.check(ctx);
         config::describe(module)
     });

@@ -98,6 +98,15 @@ pub(crate) enum Error {
     QuorumWithoutConnection,
     #[error("ERR LIMIT can't be kept over a quorum: two majorities can each see room")]
     LimitOverQuorum,
+    #[error("ERR {0} is ahead of the clock of this server by more than a day")]
+    TokenAhead(&'static str),
+    #[error("ERR ttl is longer than lock.quorum-max-ttl allows")]
+    TtlOverMax,
+    #[error(
+        "NOVOTE this server restarted without appendfsync always less than lock.quorum-max-ttl ago \
+         and may have forgotten locks"
+    )]
+    MayNotVote,
     #[error("ERR REQID needs an owner of yours, not '*'")]
     RequestOfGeneratedOwner,
     #[error("ERR WATCHDOG needs a connection to watch, and a script has none")]

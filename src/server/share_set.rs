@@ -11,7 +11,7 @@ use super::reply::Error;
 use super::string::{OwnedStr, Str};
 use crate::lock::fence::{Fence, Token};
 use crate::lock::lease::Deadline;
-use crate::lock::record::{Owner, OwnerBuf, RequestId};
+use crate::lock::record::{Owner, OwnerBuf, RequestId, RequestIdBuf};
 use crate::lock::rules::{Asker, LockState, Share, Shares};
 use crate::lock::share::{self, MARK, MAX_DEADLINE, Member};
 use crate::lock::time::UnixMillis;
@@ -289,11 +289,26 @@ impl Key<'_> {
         }
     }
 
-    /// The members that go with an owner's share, except for the one with its deadline.
+    /// The members that go with an owner's share, except for the one with its deadline. Others can
+    /// have a share under the same token, if a quorum decided on it for both.
     fn members_of(&self, owner: Owner<'_>) -> Vec<Member> {
-        self.score(&share::token(owner))
+        let mut members = self
+            .score(&share::token(owner))
             .and_then(share::token_of_score)
-            .map_or_else(Vec::new, |token| self.members(Range::of_token(token)))
+            .map_or_else(Vec::new, |token| self.members(Range::of_token(token)));
+        members.retain(|member| share::is_of_owner(member, owner));
+        members
+    }
+
+    /// The request that an owner's share was granted to, if it had an id and the key is shared.
+    pub(crate) fn request_of_share(&self, owner: Owner<'_>) -> Option<RequestIdBuf> {
+        if self.kind() != Some(raw::REDISMODULE_KEYTYPE_ZSET) {
+            return None;
+        }
+        self.members_of(owner)
+            .iter()
+            .find_map(|member| share::request_of(member, owner))
+            .map(RequestIdBuf::from)
     }
 
     /// Adds members or moves their scores, and sets the key's deadline.

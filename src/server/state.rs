@@ -8,6 +8,7 @@ use super::events::{Listening, Subscription};
 use super::eviction::Eviction;
 use super::quorum::Quorum;
 use super::string::OwnedStr;
+use super::voting::Voting;
 use crate::lock::fence::{Fence, Token};
 use crate::lock::queue::{Limits, Ticket, WaitTable, Waiter};
 use crate::lock::record::RequestId;
@@ -37,6 +38,9 @@ pub(crate) struct Module {
     pub(crate) max_hold_ms: u64,
     /// The text that the server was last shown for a setting, which it reads after that.
     pub(super) shown_setting: Option<OwnedStr>,
+    /// The longest ttl, in milliseconds, that a lock over a quorum can have.
+    pub(super) quorum_max_ttl_ms: u64,
+    pub(super) voting: Voting,
     pub(super) alarm: Alarm,
     pub(super) listening: Listening,
     /// Whether the module is told when connections end. It is while a hold is watched, since
@@ -60,6 +64,8 @@ impl Default for Module {
             quorum: Quorum::default(),
             stats: Stats::default(),
             max_hold_ms: 0,
+            quorum_max_ttl_ms: 0,
+            voting: Voting::default(),
             // Until the settings are registered, nobody can wait.
             limits: Limits {
                 total: 0,
