@@ -286,7 +286,7 @@ async fn take_orders(
                         async move {
                             match quorum {
                                 Some(quorum) => {
-                                    carry_out(&quorum, Rc::new(job), told, report).await
+                                    carry_out(&quorum, Rc::new(job), told, report).await;
                                 }
                                 None => report(Finished::Broken),
                             }

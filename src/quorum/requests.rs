@@ -5,6 +5,7 @@ use super::coordinator::{Job, LockInfo, NodeInfo, Task};
 use super::node::{Node, Sent};
 use super::round::{Answer, Message};
 use crate::lock::fence::Token;
+use crate::lock::lease::Ttl;
 use crate::lock::time::UnixMillis;
 use redis::{Cmd, Value, cmd};
 use std::rc::Rc;
@@ -22,7 +23,7 @@ pub(super) fn command_of(job: &Job, message: Message) -> Cmd {
     };
     let mut command = cmd(name);
     command.arg(&job.key).arg(&job.owner);
-    let ttl = job.task.ttl().map_or(0, |ttl| ttl.millis());
+    let ttl = job.task.ttl().map_or(0, Ttl::millis);
     match message {
         Message::Vote { token, attempt } => {
             command.arg(ttl).arg(token.get()).arg(attempt.0);

@@ -369,7 +369,7 @@ impl Round {
             return self.fail(attempt);
         };
         if self.stage == Stage::Open {
-            let granted = || self.members.iter().filter_map(|member| member.granted());
+            let granted = || self.members.iter().filter_map(Member::granted);
             if granted().count() >= majority
                 && let Some(highest) = granted().max()
             {
@@ -377,7 +377,7 @@ impl Round {
             }
         }
         let Stage::Settling(token) = self.stage else {
-            return if self.count(|member| member.may_grant()) < majority {
+            return if self.count(Member::may_grant) < majority {
                 self.fail(attempt)
             } else {
                 Vec::new()
@@ -387,7 +387,7 @@ impl Round {
         if self.count(|member| member.granted() == Some(token)) >= majority {
             self.stage = Stage::Held(token, attempt);
             steps.push(Step::Answer(Outcome::Acquired { token, validity }));
-        } else if self.count(|member| member.may_grant()) < majority {
+        } else if self.count(Member::may_grant) < majority {
             return self.fail(attempt);
         }
         for (node, member) in self.members.iter_mut().enumerate() {
@@ -423,7 +423,7 @@ impl Round {
     /// Decides a renewal of which so much validity is left. One that fails releases nothing: the
     /// client may still hold the lock by an earlier answer.
     fn renew(&mut self, valid: Option<u64>) -> Vec<Step> {
-        let holds = || self.members.iter().filter_map(|member| member.renewed());
+        let holds = || self.members.iter().filter_map(Member::renewed);
         let (agreed, hold) = holds()
             .map(|hold| (holds().filter(|other| *other == hold).count(), Some(hold)))
             .max_by_key(|(count, _)| *count)

@@ -137,7 +137,7 @@ static TEXTS: [TextSetting; 6] = [
         set: |module, text| {
             module
                 .quorum
-                .configure(|settings| settings.user = text.to_owned());
+                .configure(|settings| text.clone_into(&mut settings.user));
             Ok(())
         },
     },
@@ -411,7 +411,7 @@ unsafe extern "C" fn set_tls(
         with_module(|module| {
             module
                 .quorum
-                .configure(|settings| settings.tls = value != 0)
+                .configure(|settings| settings.tls = value != 0);
         })
     })
     .flatten()

@@ -157,7 +157,7 @@ impl Quorum {
     }
 
     /// Passes answers on to their clients.
-    fn answer(&mut self, done: Done) {
+    fn answer(&mut self, done: &Done) {
         let Some(client) = self.clients.remove(&done.number) else {
             return;
         };
@@ -253,7 +253,7 @@ unsafe extern "C" fn on_answers(_fd: c_int, _data: *mut c_void, _mask: c_int) {
             }
             for done in finished {
                 count(module, &done.result);
-                module.quorum.answer(done);
+                module.quorum.answer(&done);
             }
         });
     });
