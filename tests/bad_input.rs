@@ -10,7 +10,7 @@ struct Command {
 }
 
 /// Every command.
-const COMMANDS: [Command; 11] = [
+const COMMANDS: [Command; 16] = [
     Command {
         words: "LOCK.ACQUIRE key owner 100000",
         options: &["BLOCK 0", "WATCHDOG", "REQID r", "SHARED"],
@@ -38,6 +38,26 @@ const COMMANDS: [Command; 11] = [
     Command {
         words: "LOCK.MRENEW 1 key owner 100000",
         options: &[],
+    },
+    Command {
+        words: "LOCK.QVOTE key owner 100000 5 7",
+        options: &["SHARED"],
+    },
+    Command {
+        words: "LOCK.QSETTLE key owner 100000 7 5 6",
+        options: &["SHARED"],
+    },
+    Command {
+        words: "LOCK.QUNVOTE key owner 7",
+        options: &[],
+    },
+    Command {
+        words: "LOCK.QEXTEND key owner 100000",
+        options: &["TOKEN 5"],
+    },
+    Command {
+        words: "LOCK.QRELOCK key owner 100000 5 7 5 5",
+        options: &["SHARED"],
     },
     Command {
         words: "LOCK.INFO key",
@@ -278,7 +298,7 @@ on_every_server! {
                 rows.push((command.and([&option[..], &[word]].concat()), error));
             }
             // What is an option elsewhere is none here.
-            let has_limit = |option: &str| option == "LIMIT 5" && command.options.contains(&"SHARED");
+            let has_limit = |option: &str| option == "LIMIT 5" && command.words.starts_with("LOCK.ACQUIRE");
             for option in
                 ["BLOCK 0", "WATCHDOG", "REQID r", "TOKEN 5", "COUNT 5", "SHARED", "LIMIT 5"]
             {

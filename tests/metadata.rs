@@ -36,6 +36,8 @@ const NUMKEYS: (&str, &str, &str) = ("numkeys", "integer", "");
 const KEYS: (&str, &str, &str) = ("key", "keys", "");
 const REQID: (&str, &str, &str) = ("id", "string", "REQID");
 const TOKEN: (&str, &str, &str) = ("token", "integer", "TOKEN");
+const ATTEMPT: (&str, &str, &str) = ("attempt", "integer", "");
+const SHARED: (&str, &str, &str) = ("shared", "pure-token", "SHARED");
 const COUNT: (&str, &str, &str) = ("count", "integer", "COUNT");
 
 /// Every command, in the order of `LOCK.HELP`.
@@ -140,6 +142,83 @@ const COMMANDS: &[Described] = &[
         categories: "@write @slow @lock",
         tips: "",
         key: "RO access incomplete",
+    },
+    Described {
+        name: "LOCK.QVOTE",
+        summary: "Grants this node's part of a lock over a quorum, for coordinators",
+        complexity: "O(1), or O(log N) for a share, N being the number of holders",
+        syntax: "key owner ttl token attempt [SHARED]",
+        args: &[KEY, OWNER, TTL, ("token", "integer", ""), ATTEMPT, SHARED],
+        arity: -6,
+        flags: "write denyoom module fast",
+        categories: "@write @fast @lock",
+        tips: "",
+        key: "RW access insert",
+    },
+    Described {
+        name: "LOCK.QSETTLE",
+        summary: "Sets the token of this node's part of a lock over a quorum, for coordinators",
+        complexity: "O(1), or O(log N) for a share, N being the number of holders",
+        syntax: "key owner ttl attempt from to [SHARED]",
+        args: &[
+            KEY,
+            OWNER,
+            TTL,
+            ATTEMPT,
+            ("from", "integer", ""),
+            ("to", "integer", ""),
+            SHARED,
+        ],
+        arity: -7,
+        flags: "write module fast",
+        categories: "@write @fast @lock",
+        tips: "",
+        key: "RW access update",
+    },
+    Described {
+        name: "LOCK.QUNVOTE",
+        summary: "Takes back this node's part of a lock over a quorum, for coordinators",
+        complexity: "O(1), or O(log N) for a share, N being the number of holders",
+        syntax: "key owner attempt",
+        args: &[KEY, OWNER, ATTEMPT],
+        arity: 4,
+        flags: "write module fast",
+        categories: "@write @fast @lock",
+        tips: "",
+        key: "RW access delete",
+    },
+    Described {
+        name: "LOCK.QEXTEND",
+        summary: "Renews this node's part of a lock over a quorum, for coordinators",
+        complexity: "O(1), or O(log N) for a share, N being the number of holders",
+        syntax: "key owner ttl [TOKEN token]",
+        args: &[KEY, OWNER, TTL, TOKEN],
+        arity: -4,
+        flags: "write module fast",
+        categories: "@write @fast @lock",
+        tips: "",
+        key: "RW access update",
+    },
+    Described {
+        name: "LOCK.QRELOCK",
+        summary: "Takes up a lock again that a quorum holds and this node lost, for coordinators",
+        complexity: "O(1), or O(log N) for a share, N being the number of holders",
+        syntax: "key owner ttl token attempt at within [SHARED]",
+        args: &[
+            KEY,
+            OWNER,
+            TTL,
+            ("token", "integer", ""),
+            ATTEMPT,
+            ("at", "integer", ""),
+            ("within", "integer", ""),
+            SHARED,
+        ],
+        arity: -8,
+        flags: "write denyoom module fast",
+        categories: "@write @fast @lock",
+        tips: "",
+        key: "RW access insert",
     },
     Described {
         name: "LOCK.INFO",

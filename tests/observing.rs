@@ -9,7 +9,7 @@ use crate::harness::{
 use crate::waiters::unload;
 
 /// The fields of `INFO lock`.
-const FIELDS: [&str; 28] = [
+const FIELDS: [&str; 30] = [
     "contended_keys",
     "deadlocks",
     "evicted_locks",
@@ -21,6 +21,7 @@ const FIELDS: [&str; 28] = [
     "queue_full",
     "reentries",
     "refusals",
+    "refused_votes",
     "releases",
     "renewals",
     "repetitions",
@@ -29,6 +30,7 @@ const FIELDS: [&str; 28] = [
     "stale_renewals",
     "timeouts",
     "unclaimed_grants",
+    "votes",
     "wait_ms_max",
     "wait_ms_p50",
     "wait_ms_p90",
@@ -41,7 +43,7 @@ const FIELDS: [&str; 28] = [
 ];
 
 /// Commands in order, with what each of them adds to the fields of `INFO lock`.
-const COUNTED: [(&str, &str); 52] = [
+const COUNTED: [(&str, &str); 66] = [
     ("LOCK.ACQUIRE k o 100000", "grants 1"),
     ("LOCK.ACQUIRE k o 100000", "refusals 1"),
     ("LOCK.ACQUIRE k * 100000", "refusals 1"),
@@ -99,10 +101,24 @@ const COUNTED: [(&str, &str); 52] = [
     ),
     ("LOCK.MRELEASE 3 m n none o", "releases 2, stale_releases 1"),
     ("LOCK.GUARD none 5 GET v", "stale_guards 1"),
+    ("LOCK.QVOTE v o 50000 5 7", "votes 1"),
+    ("LOCK.QVOTE v o 50000 5 7", ""),
+    ("LOCK.QVOTE v o 50000 5 8", "refused_votes 1"),
+    ("LOCK.QVOTE v o 60001 5 8", ""),
+    ("LOCK.QSETTLE v o 50000 7 5 6", "refused_votes 1"),
+    ("LOCK.QEXTEND v o 50000", "renewals 1"),
+    ("LOCK.QEXTEND v x 50000", "stale_renewals 1"),
+    ("LOCK.QEXTEND none o 50000", "stale_renewals 1"),
+    ("LOCK.QRELOCK v o 50000 5 7 5 5", "refused_votes 1"),
+    ("LOCK.QUNVOTE v o 8", ""),
+    ("LOCK.QUNVOTE v o 7", "releases 1"),
+    ("LOCK.QUNVOTE v o 7", ""),
+    ("LOCK.QRELOCK v o 50000 5 7 5 9007199254740991", "votes 1"),
+    ("LOCK.QSETTLE v o 50000 7 5 6", ""),
 ];
 
 /// The settings with their defaults and their ranges.
-const SETTINGS: [(&str, i64, i64, i64); 3] = [
+const SETTINGS: [(&str, i64, i64, i64); 4] = [
     ("lock.max-waiters", 100_000, 0, 10_000_000),
     ("lock.max-waiters-per-key", 10_000, 0, 10_000_000),
     (
@@ -111,6 +127,7 @@ const SETTINGS: [(&str, i64, i64, i64); 3] = [
         1,
         9_007_199_254_740_991,
     ),
+    ("lock.quorum-max-ttl", 60_000, 1, 9_007_199_254_740_991),
 ];
 
 /// Settings in order, and whether the module warns of each.
@@ -130,7 +147,7 @@ const EVICTION: [(&str, &str, bool); 10] = [
 
 /// Commands in order, with the shapes of their replies in RESP3: see [`shape`]. The key `k` is held
 /// by `o`.
-const SHAPES: [(&str, &str); 45] = [
+const SHAPES: [(&str, &str); 57] = [
     ("LOCK.ACQUIRE k o 100000", "#"),
     ("LOCK.ACQUIRE k o 100000", "nil"),
     ("LOCK.ACQUIRE k x 100000 BLOCK 1", "nil"),
@@ -182,6 +199,18 @@ const SHAPES: [(&str, &str); 45] = [
     ("LOCK.MRENEW 3 m n none o 100000", "[# # #]"),
     ("LOCK.GUARD m 5 GET v", "-NOTHELD"),
     ("LOCK.MRELEASE 3 m n none o", "[# # #]"),
+    ("LOCK.QVOTE v o 50000 5 7", "#"),
+    ("LOCK.QVOTE v x 50000 5 8", "nil"),
+    ("LOCK.QSETTLE v o 50000 8 5 6", "nil"),
+    ("LOCK.QEXTEND v o 50000", "[# 7]"),
+    ("LOCK.QEXTEND v x 50000", "#"),
+    ("LOCK.QEXTEND none o 50000", "[# #]"),
+    ("LOCK.QUNVOTE v x 7", "#"),
+    ("LOCK.QUNVOTE v o 7", "#"),
+    ("LOCK.QRELOCK v o 50000 5 7 5 5", "nil"),
+    ("LOCK.QRELOCK v o 50000 5 7 5 9007199254740991", "#"),
+    ("LOCK.QSETTLE v o 50000 7 5 6", "#"),
+    ("LOCK.QVOTE v o 60001 5 7", "-ERR"),
     ("LOCK.QUEUE k", "[]"),
     ("LOCK.QUEUE none", "[]"),
     ("LOCK.CONTENDED", "[]"),
@@ -637,7 +666,8 @@ on_every_server! {
 
     /// Each counter counts what it is named for, and nothing else.
     fn every_counter_counts_what_it_says(flavour) {
-        let server = Server::start(flavour);
+        // With such a file it votes at once.
+        let server = Server::build(flavour).aof().start();
         let mut ledger = Ledger::of(&server);
         let mut client = server.raw();
         for (command, expected) in COUNTED {
@@ -774,8 +804,9 @@ on_every_server! {
         }
         assert_eq!(server.call("CONFIG REWRITE"), "OK");
         let server = server.restart();
-        assert_eq!(SETTINGS.map(|(name, ..)| get(&server, name)), [77; 3]);
-        let line = "loaded: max-waiters 77, max-waiters-per-key 77, watchdog-max-hold 77";
+        assert_eq!(SETTINGS.map(|(name, ..)| get(&server, name)), [77; 4]);
+        let line = "loaded: max-waiters 77, max-waiters-per-key 77, watchdog-max-hold 77, \
+                    quorum-max-ttl 77";
         assert_eq!(server.log().matches(line).count(), 1, "{line}");
     }
 
@@ -789,7 +820,7 @@ on_every_server! {
         assert_eq!(reply, "OK");
         let all = server.call("CONFIG GET lock.*");
         let values = SETTINGS.map(|(name, ..)| all.field(name).as_text());
-        assert_eq!(values, ["8", "10000", "6"]);
+        assert_eq!(values, ["8", "10000", "6", "60000"]);
     }
 
     fn reading_a_setting_costs_no_memory(flavour) {
@@ -807,7 +838,7 @@ on_every_server! {
         };
         memory_after(2_000);
         let before = memory_after(2_000);
-        // Each command reads three settings: less than a byte for each.
+        // Each command reads four settings: less than a byte for each.
         wait_until("no growth", || memory_after(10_000) < before + 30_000);
     }
 
@@ -890,7 +921,7 @@ on_every_server! {
 
     /// RESP2 has no maps and another nil.
     fn every_reply_has_its_shape_in_both_protocols(flavour) {
-        let server = Server::start(flavour);
+        let server = Server::build(flavour).aof().start();
         let mut called = BTreeSet::new();
         for is_resp3 in [false, true] {
             let connect = || if is_resp3 { server.raw_resp3() } else { server.raw() };

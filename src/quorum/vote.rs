@@ -405,38 +405,53 @@ mod tests {
         }
     }
 
+    #[derive(Clone, Copy, Debug)]
+    struct ModelHold {
+        is_shared: bool,
+        attempt: u64,
+        token: u64,
+        /// The last millisecond of the lease.
+        until: i64,
+    }
+
     /// A node as the table of the round describes it.
     #[derive(Debug, Default)]
     struct Model {
-        /// By owner: whether it is shared, the attempt, the token and the deadline.
-        holds: BTreeMap<u8, (bool, u64, u64, i64)>,
+        holds: BTreeMap<u8, ModelHold>,
         highest: u64,
     }
 
     impl Model {
-        fn has_room(&self, owner: u8, is_shared: bool) -> bool {
+        fn has_room(&self, step: &Step) -> bool {
             self.holds.is_empty()
-                || is_shared
-                    && !self.holds.contains_key(&owner)
-                    && self.holds.values().all(|hold| hold.0)
+                || step.is_shared
+                    && !self.holds.contains_key(&step.owner)
+                    && self.holds.values().all(|hold| hold.is_shared)
         }
 
-        fn own(&self, owner: u8, is_shared: bool, attempt: u64) -> Option<(bool, u64, u64, i64)> {
-            let hold = *self.holds.get(&owner)?;
-            (hold.0 == is_shared && hold.1 == attempt).then_some(hold)
+        /// The owner's hold, by one grant if a token is given.
+        fn own(&self, owner: u8, token: Option<u64>) -> Option<ModelHold> {
+            let hold = self.holds.get(&owner).copied();
+            hold.filter(|hold| token.is_none_or(|token| token == hold.token))
         }
 
-        fn store(
-            &mut self,
-            owner: u8,
-            is_shared: bool,
-            attempt: u64,
-            token: u64,
-            until: i64,
-        ) -> Option<u64> {
-            self.highest = self.highest.max(token);
-            self.holds.insert(owner, (is_shared, attempt, token, until));
-            Some(token)
+        /// The hold of an attempt in the mode that is asked for.
+        fn of_attempt(&self, step: &Step) -> Option<ModelHold> {
+            self.own(step.owner, None)
+                .filter(|hold| (hold.is_shared, hold.attempt) == (step.is_shared, step.attempt))
+        }
+
+        fn store(&mut self, owner: u8, hold: ModelHold) -> u64 {
+            self.highest = self.highest.max(hold.token);
+            self.holds.insert(owner, hold);
+            hold.token
+        }
+
+        fn end(&mut self, owner: u8, hold: Option<ModelHold>) -> u64 {
+            hold.map_or(0, |hold| {
+                self.holds.remove(&owner);
+                hold.token
+            })
         }
     }
 
@@ -565,63 +580,53 @@ mod tests {
 
     /// The same for the model.
     fn expect(model: &mut Model, step: &Step, now: i64) -> u64 {
-        let &Step {
-            owner,
-            attempt,
-            is_shared,
-            ..
-        } = step;
+        let &Step { owner, attempt, .. } = step;
         let until = now + step.ttl;
-        let granted = match step.message {
-            Message::Vote { token } => match model.own(owner, is_shared, attempt) {
-                Some(hold) => model.store(owner, is_shared, attempt, hold.2, hold.3.max(until)),
-                None if model.has_room(owner, is_shared) => {
+        let new = |token| ModelHold {
+            is_shared: step.is_shared,
+            attempt,
+            token,
+            until,
+        };
+        let again = |hold: ModelHold, token| ModelHold {
+            token,
+            until: hold.until.max(until),
+            ..hold
+        };
+        match step.message {
+            Message::Vote { token } => match model.of_attempt(step) {
+                Some(hold) => model.store(owner, again(hold, hold.token)),
+                None if model.has_room(step) => {
                     let token = token.max(model.highest + 1);
-                    model.store(owner, is_shared, attempt, token, until)
+                    model.store(owner, new(token))
                 }
-                None => None,
+                None => 0,
             },
-            Message::Settle { from, to } => match model.own(owner, is_shared, attempt) {
-                Some(hold) if [from, to].contains(&hold.2) => {
-                    let until = hold.3.max(until);
-                    model.store(owner, is_shared, attempt, to, until)
+            Message::Settle { from, to } => match model.of_attempt(step) {
+                Some(hold) if [from, to].contains(&hold.token) => {
+                    model.store(owner, again(hold, to))
                 }
-                _ => None,
+                _ => 0,
             },
             Message::Relock { token, ago, within } => {
-                if ago.unsigned_abs() <= within && model.has_room(owner, is_shared) {
-                    model.store(owner, is_shared, attempt, token, until)
+                if ago.unsigned_abs() <= within && model.has_room(step) {
+                    model.store(owner, new(token))
                 } else {
-                    None
+                    0
                 }
             }
             Message::Unvote => {
-                let hold = model.holds.get(&owner).filter(|hold| hold.1 == attempt);
-                let token = hold.map(|hold| hold.2);
-                if token.is_some() {
-                    model.holds.remove(&owner);
-                }
-                token
+                let hold = model.own(owner, None);
+                model.end(owner, hold.filter(|hold| hold.attempt == attempt))
             }
-            Message::Extend { token } => {
-                let hold = model.holds.get_mut(&owner);
-                hold.filter(|hold| token.is_none_or(|token| token == hold.2))
-                    .map(|hold| {
-                        hold.3 = hold.3.max(until);
-                        hold.2 * 100 + hold.1
-                    })
-            }
+            Message::Extend { token } => model.own(owner, token).map_or(0, |hold| {
+                model.store(owner, again(hold, hold.token)) * 100 + hold.attempt
+            }),
             Message::Release { token } => {
-                let hold = model.holds.get(&owner);
-                let hold = hold.filter(|hold| token.is_none_or(|token| token == hold.2));
-                let token = hold.map(|hold| hold.2);
-                if token.is_some() {
-                    model.holds.remove(&owner);
-                }
-                token
+                let hold = model.own(owner, token);
+                model.end(owner, hold)
             }
-        };
-        granted.unwrap_or(0)
+        }
     }
 
     proptest! {
@@ -632,7 +637,7 @@ mod tests {
             for step in steps {
                 now += step.passed;
                 key.expire(UnixMillis(now));
-                model.holds.retain(|_, hold| hold.3 >= now);
+                model.holds.retain(|_, hold| hold.until >= now);
                 let expected = expect(&mut model, &step, now);
                 prop_assert_eq!(play(&mut key, &mut fence, &step, UnixMillis(now)), expected, "{:?}", step);
                 for owner in 0..3 {
@@ -641,7 +646,7 @@ mod tests {
                     let own = key.state(owner, None).own(name);
                     let own = own.map(|own| (own.token.map(Token::get), own.deadline));
                     let hold = model.holds.get(&owner);
-                    let hold = hold.map(|hold| (Some(hold.2), Some(Deadline(hold.3))));
+                    let hold = hold.map(|hold| (Some(hold.token), Some(Deadline(hold.until))));
                     prop_assert_eq!(own, hold, "{:?}", step);
                 }
             }
