@@ -9,7 +9,7 @@ use crate::harness::{
 use crate::waiters::unload;
 
 /// The fields of `INFO lock`.
-const FIELDS: [&str; 30] = [
+const FIELDS: [&str; 37] = [
     "contended_keys",
     "deadlocks",
     "evicted_locks",
@@ -19,6 +19,13 @@ const FIELDS: [&str; 30] = [
     "handovers",
     "lost",
     "queue_full",
+    "quorum_grants",
+    "quorum_refusals",
+    "quorum_releases",
+    "quorum_renewals",
+    "quorum_stale",
+    "quorum_unavailable",
+    "quorum_waiting",
     "reentries",
     "refusals",
     "refused_votes",
@@ -118,7 +125,7 @@ const COUNTED: [(&str, &str); 66] = [
 ];
 
 /// The settings with their defaults and their ranges.
-const SETTINGS: [(&str, i64, i64, i64); 4] = [
+const SETTINGS: [(&str, i64, i64, i64); 7] = [
     ("lock.max-waiters", 100_000, 0, 10_000_000),
     ("lock.max-waiters-per-key", 10_000, 0, 10_000_000),
     (
@@ -127,8 +134,14 @@ const SETTINGS: [(&str, i64, i64, i64); 4] = [
         1,
         9_007_199_254_740_991,
     ),
+    ("lock.quorum-node-timeout", 100, 1, 86_400_000),
+    ("lock.quorum-retry-delay", 50, 1, 86_400_000),
+    ("lock.quorum-retry-jitter", 100, 0, 86_400_000),
     ("lock.quorum-max-ttl", 60_000, 1, 9_007_199_254_740_991),
 ];
+
+/// The settings that are no numbers.
+const OTHER_SETTINGS: usize = 7;
 
 /// Settings in order, and whether the module warns of each.
 const EVICTION: [(&str, &str, bool); 10] = [
@@ -147,7 +160,7 @@ const EVICTION: [(&str, &str, bool); 10] = [
 
 /// Commands in order, with the shapes of their replies in RESP3: see [`shape`]. The key `k` is held
 /// by `o`.
-const SHAPES: [(&str, &str); 57] = [
+const SHAPES: [(&str, &str); 61] = [
     ("LOCK.ACQUIRE k o 100000", "#"),
     ("LOCK.ACQUIRE k o 100000", "nil"),
     ("LOCK.ACQUIRE k x 100000 BLOCK 1", "nil"),
@@ -202,7 +215,7 @@ const SHAPES: [(&str, &str); 57] = [
     ("LOCK.QVOTE v o 50000 5 7", "#"),
     ("LOCK.QVOTE v x 50000 5 8", "nil"),
     ("LOCK.QSETTLE v o 50000 8 5 6", "nil"),
-    ("LOCK.QEXTEND v o 50000", "[# 7]"),
+    ("LOCK.QEXTEND v o 50000", "[# 7 exclusive]"),
     ("LOCK.QEXTEND v x 50000", "#"),
     ("LOCK.QEXTEND none o 50000", "[# #]"),
     ("LOCK.QUNVOTE v x 7", "#"),
@@ -211,6 +224,11 @@ const SHAPES: [(&str, &str); 57] = [
     ("LOCK.QRELOCK v o 50000 5 7 5 9007199254740991", "#"),
     ("LOCK.QSETTLE v o 50000 7 5 6", "#"),
     ("LOCK.QVOTE v o 60001 5 7", "-ERR"),
+    // Their own tests have the answers of a quorum; this server has no nodes.
+    ("LOCK.QACQUIRE v o 50000", "-ERR"),
+    ("LOCK.QRENEW v o 50000", "-ERR"),
+    ("LOCK.QRELEASE v o", "-ERR"),
+    ("LOCK.QINFO v", "-ERR"),
     ("LOCK.QUEUE k", "[]"),
     ("LOCK.QUEUE none", "[]"),
     ("LOCK.CONTENDED", "[]"),
@@ -684,8 +702,11 @@ on_every_server! {
         count_renewals(&server, &mut client, &mut ledger);
         let is_seen = |field: &str| ledger.changed.contains(field) || field.starts_with("wait_ms");
         let unseen: Vec<&str> = FIELDS.into_iter().filter(|field| !is_seen(field)).collect();
-        // Its test needs a server that evicts.
-        assert_eq!(unseen, ["evicted_locks"]);
+        // Their tests need a server that evicts, and other nodes.
+        let (evicted, quorum) = unseen.split_first().expect("some are not seen here");
+        assert_eq!(*evicted, "evicted_locks");
+        assert_eq!(quorum.len(), 7, "{quorum:?}");
+        assert!(quorum.iter().all(|field| field.starts_with("quorum_")), "{quorum:?}");
     }
 
     fn the_section_is_shown_wherever_modules_are(flavour) {
@@ -794,7 +815,7 @@ on_every_server! {
         assert_eq!(get(&server, "lock.max-waiters"), 1);
         assert_eq!(server.call("CONFIG SET lock.nope 1").error_code(), Some("ERR"));
         let all = server.call("CONFIG GET LOCK.*");
-        assert_eq!(all.items().len(), 2 * SETTINGS.len(), "{all:?}");
+        assert_eq!(all.items().len(), 2 * (SETTINGS.len() + OTHER_SETTINGS), "{all:?}");
 
         // What is not written down is forgotten.
         let server = server.restart();
@@ -804,8 +825,9 @@ on_every_server! {
         }
         assert_eq!(server.call("CONFIG REWRITE"), "OK");
         let server = server.restart();
-        assert_eq!(SETTINGS.map(|(name, ..)| get(&server, name)), [77; 4]);
+        assert_eq!(SETTINGS.map(|(name, ..)| get(&server, name)), [77; 7]);
         let line = "loaded: max-waiters 77, max-waiters-per-key 77, watchdog-max-hold 77, \
+                    quorum-node-timeout 77, quorum-retry-delay 77, quorum-retry-jitter 77, \
                     quorum-max-ttl 77";
         assert_eq!(server.log().matches(line).count(), 1, "{line}");
     }
@@ -820,7 +842,7 @@ on_every_server! {
         assert_eq!(reply, "OK");
         let all = server.call("CONFIG GET lock.*");
         let values = SETTINGS.map(|(name, ..)| all.field(name).as_text());
-        assert_eq!(values, ["8", "10000", "6", "60000"]);
+        assert_eq!(values, ["8", "10000", "6", "100", "50", "100", "60000"]);
     }
 
     fn reading_a_setting_costs_no_memory(flavour) {
@@ -838,7 +860,7 @@ on_every_server! {
         };
         memory_after(2_000);
         let before = memory_after(2_000);
-        // Each command reads four settings: less than a byte for each.
+        // Each command reads fourteen settings: less than a byte for each.
         wait_until("no growth", || memory_after(10_000) < before + 30_000);
     }
 

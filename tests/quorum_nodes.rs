@@ -154,7 +154,8 @@ on_every_server! {
         left.retain(|member, _| !member.ends_with(b"a"));
         assert_eq!(members(&node, "k"), left);
         let renewed = node.call(format!("LOCK.QEXTEND k b {LONG} TOKEN {first}"));
-        assert_eq!(renewed, Reply::Array(vec![Reply::Int(first), Reply::bulk("2")]));
+        let expected = vec![Reply::Int(first), Reply::bulk("2"), Reply::bulk("shared")];
+        assert_eq!(renewed, Reply::Array(expected));
         assert_eq!(node.call("LOCK.RELEASE k b"), 1);
         assert_eq!(node.call("EXISTS k"), 0);
     }
@@ -251,8 +252,12 @@ on_every_server! {
             for attempt in [0, 7, u64::MAX] {
                 node.call("DEL k");
                 let token = vote(&node, "o", LONG, proposal(), attempt, mode).as_int();
-                let expected =
-                    Reply::Array(vec![Reply::Int(token), Reply::bulk(attempt.to_string())]);
+                let shown = if mode.is_empty() { "exclusive" } else { "shared" };
+                let expected = Reply::Array(vec![
+                    Reply::Int(token),
+                    Reply::bulk(attempt.to_string()),
+                    Reply::bulk(shown),
+                ]);
                 for words in [String::new(), format!("TOKEN {token}")] {
                     let request = format!("LOCK.QEXTEND k o {LONGER} {words}");
                     let (renewed, deadlines) = leased(LONGER, || node.call(request));

@@ -8,6 +8,7 @@ use crate::server::Timeout;
 use crate::server::{
     ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, Keys, Module, Reply, Spec, ask_quorum,
 };
+use std::cell::Cell;
 use std::time::Duration;
 
 /// Acquires a lock over a quorum of servers.
@@ -49,13 +50,13 @@ impl Command for QuorumAcquire {
             owner: owner_arg.owner()?.bytes().to_vec(),
             task: Task::Acquire {
                 ttl,
-                is_shared,
                 patience: match options.timeout {
                     None => Patience::None,
                     Some(Timeout::Forever) => Patience::Forever,
                     Some(Timeout::Millis(ms)) => Patience::For(Duration::from_millis(ms.get())),
                 },
             },
+            is_shared: Cell::new(is_shared),
         };
         ask_quorum(ctx, module, job, owner_arg.is_made())
     }

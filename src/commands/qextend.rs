@@ -3,7 +3,7 @@
 use super::SINCE;
 use super::args::{Options, Word, owner, required, ttl};
 use crate::lock::record::RequestIdBuf;
-use crate::lock::rules::Asker;
+use crate::lock::rules::{Asker, LockState};
 use crate::quorum::vote::{Extended, extend};
 use crate::server::{
     ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, Keys, LockEvent, Module, Reply, Spec,
@@ -33,8 +33,8 @@ impl Command for Extend {
         ],
     };
 
-    /// The reply is `[token, attempt]`, the attempt as a string since it can be higher than any
-    /// integer of the protocol; 0 if the lock is not the owner's by an attempt; `[-1, time]` if
+    /// The reply is `[token, attempt, mode]`, the attempt as a string since it can be higher than any
+    /// integer of the protocol, and the mode `exclusive` or `shared`; 0 if the lock is not the owner's by an attempt; `[-1, time]` if
     /// nobody holds it, the time being that of this server in milliseconds.
     fn run(ctx: Context<'_>, mut args: Args<'_>, module: &mut Module) -> Result<Reply, Error> {
         let key = required(&mut args)?;
@@ -48,7 +48,10 @@ impl Command for Extend {
         let of_share = of_share.as_ref().map(RequestIdBuf::as_request);
         let state = key.state(Asker::of(owner), &mut module.fence)?;
         let decision = extend(&state, owner, of_share, options.token, ttl, wall_clock());
-        drop(state);
+        let mode = match state {
+            LockState::Shared(_) => "shared",
+            _ => "exclusive",
+        };
         match decision {
             Extended::Until(token, attempt, deadline) => {
                 module.stats.renewals += 1;
@@ -58,7 +61,11 @@ impl Command for Extend {
                 key.notify(LockEvent::Renewed);
                 lease_changed(ctx, module, &key, Some(token), deadline);
                 let attempt = Reply::Bulk(attempt.0.to_string().into_bytes());
-                Ok(Reply::Array(vec![Reply::token(token), attempt]))
+                Ok(Reply::Array(vec![
+                    Reply::token(token),
+                    attempt,
+                    Reply::Word(mode),
+                ]))
             }
             Extended::NotYours => {
                 module.stats.stale_renewals += 1;

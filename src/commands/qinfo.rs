@@ -6,6 +6,7 @@ use crate::quorum::coordinator::{Job, Task};
 use crate::server::{
     ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, Keys, Module, Reply, Spec, ask_quorum,
 };
+use std::cell::Cell;
 
 /// Shows who holds a lock over a quorum of servers, and what each of them says.
 pub(crate) struct QuorumInfo;
@@ -31,6 +32,7 @@ impl Command for QuorumInfo {
             key: key.bytes().to_vec(),
             owner: Vec::new(),
             task: Task::Info,
+            is_shared: Cell::new(false),
         };
         ask_quorum(ctx, module, job, false)
     }

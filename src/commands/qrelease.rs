@@ -6,6 +6,7 @@ use crate::quorum::coordinator::{Job, Task};
 use crate::server::{
     ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, Keys, Module, Reply, Spec, ask_quorum,
 };
+use std::cell::Cell;
 
 /// Ends a hold over a quorum of servers.
 pub(crate) struct QuorumRelease;
@@ -38,6 +39,7 @@ impl Command for QuorumRelease {
             task: Task::Release {
                 token: options.token,
             },
+            is_shared: Cell::new(false),
         };
         ask_quorum(ctx, module, job, false)
     }

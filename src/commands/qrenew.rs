@@ -6,6 +6,7 @@ use crate::quorum::coordinator::{Job, Task};
 use crate::server::{
     ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, Keys, Module, Reply, Spec, ask_quorum,
 };
+use std::cell::Cell;
 
 /// Renews a lease over a quorum of servers.
 pub(crate) struct QuorumRenew;
@@ -41,6 +42,7 @@ impl Command for QuorumRenew {
                 ttl,
                 token: options.token,
             },
+            is_shared: Cell::new(false),
         };
         ask_quorum(ctx, module, job, false)
     }

@@ -32,23 +32,16 @@ pub(crate) struct Job {
     pub(crate) key: Vec<u8>,
     pub(crate) owner: Vec<u8>,
     pub(crate) task: Task,
+    /// Whether the lock is held beside others: what an acquire asks for, and what a renewal finds.
+    pub(crate) is_shared: Cell<bool>,
 }
 
 /// See [`Job`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Task {
-    Acquire {
-        ttl: Ttl,
-        is_shared: bool,
-        patience: Patience,
-    },
-    Renew {
-        ttl: Ttl,
-        token: Option<Token>,
-    },
-    Release {
-        token: Option<Token>,
-    },
+    Acquire { ttl: Ttl, patience: Patience },
+    Renew { ttl: Ttl, token: Option<Token> },
+    Release { token: Option<Token> },
     Info,
 }
 
@@ -410,10 +403,10 @@ impl<'q> Drive<'q> {
                         continue;
                     };
                     let command = command_of(self.job, message);
-                    let sender = self.sender.clone();
+                    let (job, sender) = (Rc::clone(self.job), self.sender.clone());
                     spawn_local(async move {
                         let sent = connection.send(&command).await;
-                        let _ = sender.send((node, answer_to(message, sent)));
+                        let _ = sender.send((node, answer_to(&job, message, sent)));
                     });
                 }
             }

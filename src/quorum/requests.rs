@@ -1,7 +1,7 @@
 //! Messages to nodes as commands, and their answers.
 
 use super::attempt::Attempt;
-use super::coordinator::{Job, LockInfo, NodeInfo, Task};
+use super::coordinator::{Job, LockInfo, NodeInfo};
 use super::node::{Node, Sent};
 use super::round::{Answer, Message};
 use crate::lock::fence::Token;
@@ -57,14 +57,11 @@ pub(super) fn command_of(job: &Job, message: Message) -> Cmd {
         }
         Message::Release { token } => with_token(&mut command, token),
     }
-    if matches!(
-        job.task,
-        Task::Acquire {
-            is_shared: true,
-            ..
-        }
-    ) && matches!(message, Message::Vote { .. } | Message::Settle { .. })
-    {
+    let names_mode = matches!(
+        message,
+        Message::Vote { .. } | Message::Settle { .. } | Message::Relock { .. }
+    );
+    if names_mode && job.is_shared.get() {
         command.arg("SHARED");
     }
     command
@@ -76,8 +73,8 @@ fn with_token(command: &mut Cmd, token: Option<Token>) {
     }
 }
 
-/// What an answer to a message says.
-pub(super) fn answer_to(message: Message, sent: Sent) -> Answer {
+/// What an answer to a message says. A renewal tells how the lock is held, which the job then knows.
+pub(super) fn answer_to(job: &Job, message: Message, sent: Sent) -> Answer {
     let value = match sent {
         Sent::Answered(value) => value,
         Sent::Failed(_) => return Answer::Failed,
@@ -88,13 +85,16 @@ pub(super) fn answer_to(message: Message, sent: Sent) -> Answer {
             [Value::Int(-1), Value::Int(at)] => Answer::NoLock {
                 at: UnixMillis(*at),
             },
-            [token, attempt] => number(token)
-                .and_then(Token::new)
-                .zip(number(attempt))
-                .map_or(Answer::Failed, |(token, attempt)| Answer::Renewed {
-                    token,
-                    attempt: Attempt(attempt),
-                }),
+            [token, attempt, Value::BulkString(mode)] => {
+                job.is_shared.set(mode == b"shared");
+                number(token)
+                    .and_then(Token::new)
+                    .zip(number(attempt))
+                    .map_or(Answer::Failed, |(token, attempt)| Answer::Renewed {
+                        token,
+                        attempt: Attempt(attempt),
+                    })
+            }
             _ => Answer::Failed,
         },
         (Message::Renew { .. } | Message::Release { .. }, Value::Int(0)) => Answer::NotYours,
