@@ -7,6 +7,7 @@ use crate::quorum::coordinator::{Job, Patience, Task};
 use crate::server::Timeout;
 use crate::server::{
     ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, Keys, Module, Reply, Spec, ask_quorum,
+    check_round_ttl,
 };
 use std::cell::Cell;
 use std::time::Duration;
@@ -45,6 +46,7 @@ impl Command for QuorumAcquire {
             Some(Mode::Shared { limit: None }) => true,
             Some(_) => return Err(Error::LimitOverQuorum),
         };
+        check_round_ttl(module, ttl)?;
         let job = Job {
             key: key.bytes().to_vec(),
             owner: owner_arg.owner()?.bytes().to_vec(),

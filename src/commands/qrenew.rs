@@ -5,6 +5,7 @@ use super::args::{Options, Word, owner, required, ttl};
 use crate::quorum::coordinator::{Job, Task};
 use crate::server::{
     ArgKind, ArgSpec, Args, Command, Context, Error, KeyUse, Keys, Module, Reply, Spec, ask_quorum,
+    check_round_ttl,
 };
 use std::cell::Cell;
 
@@ -35,6 +36,7 @@ impl Command for QuorumRenew {
         let owner = owner(required(&mut args)?.bytes())?;
         let ttl = ttl(required(&mut args)?.bytes())?;
         let options = Options::parse(&mut args, &[Word::Token])?;
+        check_round_ttl(module, ttl)?;
         let job = Job {
             key: key.bytes().to_vec(),
             owner: owner.bytes().to_vec(),

@@ -13,8 +13,7 @@
 //!
 //! A node keeps for each lock the owner, the token, the attempt and the lease of a hold. An attempt
 //! is the name of the round by which the hold came about. The node also knows the highest token
-//! that it has ever stored for any lock, and a lock's token never raises that by accident: storing
-//! a token makes it at least that high.
+//! that it has ever stored for any lock, whoever chose it.
 //!
 //! | message | answer |
 //! |---|---|
@@ -22,7 +21,7 @@
 //! | [`Settle`](Message::Settle) | if this attempt holds the lock under `from` or `to`, `to` becomes its token, even if that is lower, and the lease starts again: `Granted(to)`. Otherwise, *also if the lock is free*, `Refused` |
 //! | [`Unvote`](Message::Unvote) | whatever this attempt holds is released, all holds of it |
 //! | [`Renew`](Message::Renew) | `Renewed` and the lease starts again, `NotYours` or `NoLock`. A hold that no round brought about is `NotYours` |
-//! | [`Relock`](Message::Relock) | a free lock is granted under exactly this token and attempt, if no more than `within` has passed on the node's clock since it said `NoLock` |
+//! | [`Relock`](Message::Relock) | a free lock is granted under exactly this token and attempt, if less than `within` has passed on the node's clock since it said `NoLock` |
 //! | [`Release`](Message::Release) | `Released`, `NotYours` or `NoLock` |
 //!
 //! A node that may have lost what it stored says [`Failed`](Answer::Failed) to `Vote`, `Settle` and
@@ -43,6 +42,9 @@
 //! the later owner's majority was not told of, and those are too few. A late `Settle` names the
 //! token that it replaces, which a node grants only once. A late `Relock` is too late by the node's
 //! own clock.
+//!
+//! A node that lost its state no longer knows what it granted. Tokens rise over that as long as none
+//! of them is further ahead of the clocks than the node waited.
 
 use super::attempt::Attempt;
 use crate::lock::fence::Token;
@@ -67,8 +69,8 @@ impl Nodes {
         self.0
     }
 
-    /// How many of them any two majorities have one in common of: more than half of all. Of an even
-    /// number, half is not enough.
+    /// More than half of them, so that two majorities have a node in common. Of an even number, half
+    /// is not enough.
     pub(crate) fn majority(self) -> usize {
         self.0 / 2 + 1
     }
@@ -79,11 +81,13 @@ impl Nodes {
     }
 }
 
-/// How long a lock is surely held after a round, in milliseconds; `None` if not at all.
+/// How long a lock is surely held after a round, in milliseconds: `ttl - elapsed - (ttl / 100 + 2)`;
+/// `None` if that is not at least 1.
 ///
-/// `elapsed` are the microseconds since the round began, by a clock that nobody sets, and count
-/// as whole milliseconds. The nodes' leases began later than the round. Clocks may differ by one
-/// in a hundred of `ttl`, and by 2 ms for the precision with which leases end.
+/// `elapsed` is the time since the round began, in microseconds by a clock that nobody sets, and
+/// counts in milliseconds, rounded up. The nodes' leases began no earlier than the round. What is
+/// taken off is for clocks that do not run alike, 1 % of `ttl`, and for the precision with which
+/// leases end, 2 ms.
 pub(crate) fn validity(ttl: Ttl, elapsed: u64) -> Option<u64> {
     longest_validity(ttl)
         .checked_sub(elapsed.div_ceil(1_000))
@@ -141,7 +145,7 @@ pub(crate) enum Message {
     Unvote { attempt: Attempt },
     /// Start the lease again.
     Renew { token: Option<Token> },
-    /// A majority holds the lock under this token; you said that you do not. Grant it, unless more
+    /// A majority holds the lock under this token; you said that you do not. Grant it, if less
     /// than `within` milliseconds have passed since `at`.
     Relock {
         token: Token,

@@ -211,9 +211,10 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Whether it is not over. A clock that was set back tells nothing, and so ends it as well.
+    /// Whether it is not over: at its end, another owner can have the lock already. A clock that was
+    /// set back tells nothing, and so ends it as well.
     fn is_open(&self, now: UnixMillis) -> bool {
-        now.0.abs_diff(self.at.0) <= self.within
+        now.0.abs_diff(self.at.0) < self.within
     }
 }
 
@@ -609,7 +610,7 @@ mod tests {
                 _ => 0,
             },
             Message::Relock { token, ago, within } => {
-                if ago.unsigned_abs() <= within && model.has_room(step) {
+                if ago.unsigned_abs() < within && model.has_room(step) {
                     model.store(owner, new(token))
                 } else {
                     0
@@ -682,7 +683,7 @@ mod tests {
         let mut fence = Fence::default();
         let window = Window {
             at: NOW.as_millis(),
-            within: 0,
+            within: 1,
         };
         for is_shared in [false, true] {
             let ballot = ballot(is_shared);
@@ -758,11 +759,11 @@ mod tests {
             within: 5,
         };
         for (now, is_open) in [
-            (94, false),
-            (95, true),
+            (95, false),
+            (96, true),
             (100, true),
-            (105, true),
-            (106, false),
+            (104, true),
+            (105, false),
         ] {
             assert_eq!(window.is_open(UnixMillis(now)), is_open, "{now}");
         }

@@ -46,6 +46,6 @@ pub(crate) use notify::LockEvent;
 pub(crate) use quorum::ask as ask_quorum;
 pub(crate) use reply::{Error, Printable, Reply};
 pub(crate) use state::Module;
-pub(crate) use voting::{check_may_vote, check_quorum_ttl};
+pub(crate) use voting::{check_may_vote, check_quorum_ttl, check_round_ttl};
 pub(crate) use waiting::{Held, Timeout, Wait, end_hold, lease_changed, open, wait};
 pub(crate) use watching::watch;

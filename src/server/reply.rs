@@ -102,6 +102,8 @@ pub(crate) enum Error {
     TokenAhead(&'static str),
     #[error("ERR ttl is longer than lock.quorum-max-ttl allows")]
     TtlOverMax,
+    #[error("ERR ttl is too short for a quorum: the clocks of its nodes may differ by as much")]
+    TtlTooShort,
     #[error(
         "NOVOTE this server restarted without appendfsync always less than lock.quorum-max-ttl ago \
          and may have forgotten locks"

@@ -14,6 +14,7 @@ use super::reply::Error;
 use super::state::Module;
 use crate::lock::lease::Ttl;
 use crate::lock::time::SteadyMillis;
+use crate::quorum::round::validity;
 use redis_module::raw;
 use std::ffi::CStr;
 
@@ -90,6 +91,12 @@ pub(crate) fn check_quorum_ttl(module: &Module, ttl: Ttl) -> Result<(), Error> {
         return Err(Error::TtlOverMax);
     }
     Ok(())
+}
+
+/// Makes sure that a ttl is one that a round can grant.
+pub(crate) fn check_round_ttl(module: &Module, ttl: Ttl) -> Result<(), Error> {
+    check_quorum_ttl(module, ttl)?;
+    validity(ttl, 0).map(drop).ok_or(Error::TtlTooShort)
 }
 
 /// Whether every write of this server is on disk before it is answered.

@@ -2,19 +2,24 @@
 
 use crate::lock::fence::Token;
 use crate::lock::time::UnixMillis;
-use crate::quorum::round::{Answer, Attempt, Message};
+use crate::quorum::attempt::Attempt;
+use crate::quorum::round::{Answer, Message};
 
-/// Rules that a wrong node does not follow.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Faults {
+/// A rule that is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// What a client was told counts for the whole lease.
+    IgnoresValidity,
+    /// Coordinators tell no node of a token to settle on, and take it as done.
+    SettlesNothing,
     /// `Settle` grants a free lock, and is not particular about the token that it replaces.
-    pub(super) settles_anything: bool,
+    SettlesAnything,
     /// `Relock` is never too late.
-    pub(super) relocks_at_any_time: bool,
+    RelocksAtAnyTime,
     /// A lease that starts again can become shorter.
-    pub(super) shortens: bool,
+    Shortens,
     /// A token that is stored because a coordinator said so does not count as seen.
-    pub(super) sees_only_own: bool,
+    SeesOnlyOwn,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +46,7 @@ impl Node {
         owner: u8,
         ttl: u32,
         now: u32,
-        faults: Faults,
+        fault: Option<Fault>,
     ) -> Answer {
         let held = self.hold.map(|hold| (hold.owner == owner, hold));
         let no_lock = Answer::NoLock {
@@ -57,11 +62,11 @@ impl Node {
             Message::Vote { token, attempt } => match held {
                 None => {
                     let token = Token::new(token.get().max(self.highest + 1)).expect("small");
-                    self.store(owner, attempt, token, now + ttl, faults);
+                    self.store(owner, attempt, token, now + ttl, fault);
                     Answer::Granted(token)
                 }
                 Some((true, hold)) if hold.attempt == attempt => {
-                    self.store(owner, attempt, hold.token, now + ttl, faults);
+                    self.store(owner, attempt, hold.token, now + ttl, fault);
                     Answer::Granted(hold.token)
                 }
                 Some(_) => Answer::Refused,
@@ -69,13 +74,14 @@ impl Node {
             Message::Settle { attempt, from, to } => match held {
                 Some((true, hold))
                     if hold.attempt == attempt
-                        && (faults.settles_anything || [from, to].contains(&hold.token)) =>
+                        && ([from, to].contains(&hold.token)
+                            || fault == Some(Fault::SettlesAnything)) =>
                 {
-                    self.store(owner, attempt, to, now + ttl, faults);
+                    self.store(owner, attempt, to, now + ttl, fault);
                     Answer::Granted(to)
                 }
-                None if faults.settles_anything => {
-                    self.store(owner, attempt, to, now + ttl, faults);
+                None if fault == Some(Fault::SettlesAnything) => {
+                    self.store(owner, attempt, to, now + ttl, fault);
                     Answer::Granted(to)
                 }
                 _ => Answer::Refused,
@@ -90,7 +96,7 @@ impl Node {
             },
             Message::Renew { token } => match held {
                 Some((true, hold)) if is_by(&hold, token) => {
-                    self.store(owner, hold.attempt, hold.token, now + ttl, faults);
+                    self.store(owner, hold.attempt, hold.token, now + ttl, fault);
                     Answer::Renewed {
                         token: hold.token,
                         attempt: hold.attempt,
@@ -106,10 +112,10 @@ impl Node {
                 within,
             } => {
                 let passed = (i64::from(now) - at.0).unsigned_abs();
-                if held.is_some() || (passed > within && !faults.relocks_at_any_time) {
+                if held.is_some() || (passed >= within && fault != Some(Fault::RelocksAtAnyTime)) {
                     return Answer::Refused;
                 }
-                self.store(owner, attempt, token, now + ttl, faults);
+                self.store(owner, attempt, token, now + ttl, fault);
                 Answer::Granted(token)
             }
             Message::Release { token } => match held {
@@ -123,15 +129,22 @@ impl Node {
         }
     }
 
-    fn store(&mut self, owner: u8, attempt: Attempt, token: Token, until: u32, faults: Faults) {
+    fn store(
+        &mut self,
+        owner: u8,
+        attempt: Attempt,
+        token: Token,
+        until: u32,
+        fault: Option<Fault>,
+    ) {
         let is_own = match self.hold {
             None => true,
             Some(hold) => hold.token == token,
         };
-        if is_own || !faults.sees_only_own {
+        if is_own || fault != Some(Fault::SeesOnlyOwn) {
             self.highest = self.highest.max(token.get());
         }
-        let before = self.hold.filter(|_| !faults.shortens);
+        let before = self.hold.filter(|_| fault != Some(Fault::Shortens));
         self.hold = Some(Hold {
             owner,
             attempt,

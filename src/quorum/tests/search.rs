@@ -17,14 +17,12 @@
 //! Each search is followed by others with one rule left out, which have to find that this is not
 //! true any more.
 
-use super::node::{Faults, Node};
+use super::node::{Fault, Node};
 use crate::lock::fence::Token;
 use crate::lock::lease::Ttl;
 use crate::lock::time::SteadyMicros;
-use crate::quorum::round::{
-    Answer, Attempt, Member, Message, Nodes, Outcome, Request, Round, Stage, Step,
-};
-use smallvec::SmallVec;
+use crate::quorum::attempt::Attempt;
+use crate::quorum::round::{Answer, Member, Message, Nodes, Outcome, Request, Round, Stage, Step};
 use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -57,6 +55,11 @@ struct Setup {
     highest: &'static [u64],
     /// The last tick.
     horizon: u32,
+    /// How many ticks pass at once.
+    step: u32,
+    /// How many messages can be on their way while time passes. Lost ones are that for ever; those
+    /// that have come to mean nothing do not count.
+    late: usize,
     /// How often a message is carried out again.
     repeats: u8,
     /// How often a node loses its state.
@@ -69,12 +72,8 @@ struct Setup {
     clients_go: bool,
     /// Whether an answer arrives as soon as it is given.
     prompt: bool,
-    /// Wrong: what a client was told counts for the whole lease.
-    ignores_validity: bool,
-    /// Wrong: nobody is told of a token to settle on.
-    settles_nothing: bool,
-    /// Wrong rules of nodes.
-    faults: Faults,
+    /// The rule that is left out.
+    fault: Option<Fault>,
 }
 
 /// The token of the first tick.
@@ -82,27 +81,22 @@ const EPOCH: u64 = 10;
 
 const ALL: &[usize] = &[0, 1, 2];
 
-/// Three nodes that have seen nothing, clocks that agree, and no misfortunes.
+/// Three nodes that have seen nothing, clocks that agree, and hardly a misfortune.
 const PLAIN: Setup = Setup {
     scripts: [&[], &[]],
     reach: [ALL, ALL],
     behind: [0, 0],
     highest: &[0, 0, 0],
-    horizon: 4,
+    horizon: 2,
+    step: 1,
+    late: 1,
     repeats: 0,
     losses: 0,
-    delay: 4,
+    delay: 2,
     times_out: false,
     clients_go: false,
-    prompt: false,
-    ignores_validity: false,
-    settles_nothing: false,
-    faults: Faults {
-        settles_anything: false,
-        relocks_at_any_time: false,
-        shortens: false,
-        sees_only_own: false,
-    },
+    prompt: true,
+    fault: None,
 };
 
 /// A message on its way to a node, or there.
@@ -115,7 +109,7 @@ struct Mail {
 /// What a round and one node have to do with each other.
 #[derive(Clone, Debug, Default)]
 struct Link {
-    mails: SmallVec<[Mail; 2]>,
+    mails: Vec<Mail>,
     /// On its way back.
     answer: Option<Answer>,
 }
@@ -132,7 +126,7 @@ struct Running {
 /// What a client knows.
 #[derive(Clone, Debug, Default)]
 struct Client {
-    rounds: SmallVec<[Rc<Running>; 3]>,
+    rounds: Vec<Rc<Running>>,
     /// The token of its last grant.
     token: Option<Token>,
     /// The first tick at which it does not rely on holding the lock any more.
@@ -143,7 +137,7 @@ struct Client {
 #[derive(Clone)]
 struct World {
     now: u32,
-    nodes: SmallVec<[Node; 5]>,
+    nodes: Vec<Node>,
     clients: [Client; 2],
     /// Who was told last of a hold that is not older than any other, and its token.
     last: Option<(usize, Token)>,
@@ -239,10 +233,6 @@ fn search(setup: &Setup) -> Result<usize, Box<Violation>> {
             })?;
         }
         level = next;
-        if seen.len() > 1_500_000 {
-            eprintln!("LIMIT");
-            break;
-        }
     }
     Ok(seen.len())
 }
@@ -299,7 +289,7 @@ impl World {
         setup: &Setup,
         mut may: impl FnMut(Event) -> Result<(), E>,
     ) -> Result<(), E> {
-        if self.now < setup.horizon {
+        if self.now < setup.horizon && self.on_their_way() <= setup.late {
             may(Event::Tick)?;
         }
         for (node, state) in self.nodes.iter().enumerate() {
@@ -327,7 +317,7 @@ impl World {
                     running.links.iter().zip(&running.round.members).enumerate()
                 {
                     for (mail, state) in mails.mails.iter().enumerate() {
-                        if state.arrived && self.repeats == 0 {
+                        if self.is_dead(client, running, link, *state) {
                             continue;
                         }
                         let node = self.nodes[setup.reach[client][link]];
@@ -436,7 +426,7 @@ impl World {
     }
 
     fn tick(&mut self, setup: &Setup) -> Result<(), &'static str> {
-        self.now += 1;
+        self.now += setup.step;
         for client in &mut self.clients {
             if client.until <= self.now {
                 client.until = 0;
@@ -508,7 +498,8 @@ impl World {
             ttl: ttl * TICK,
             round,
             links: vec![Link::default(); nodes.count()],
-            told: false,
+            // Nobody waits for the end of a release.
+            told: matches!(request, Request::Release { .. }),
         }));
         self.follow(setup, client, number, steps)
     }
@@ -529,7 +520,7 @@ impl World {
         }
         let owner = u8::try_from(client).expect("two");
         let node = &mut self.nodes[setup.reach[client][link]];
-        let answer = node.handle(*message, owner, running.ttl, millis, setup.faults);
+        let answer = node.handle(*message, owner, running.ttl, millis, setup.fault);
         let is_awaited = match running.round.members[link] {
             Member::Asked => mail == 0,
             Member::Settling => matches!(running.round.stage, Stage::Settling(_)) && mail == 1,
@@ -565,7 +556,7 @@ impl World {
                 Step::Send {
                     node,
                     message: Message::Settle { to, .. },
-                } if setup.settles_nothing => {
+                } if setup.fault == Some(Fault::SettlesNothing) => {
                     let now = self.steady();
                     let running = self.running(client, round);
                     let steps = running.round.answered(node, Answer::Granted(to), now);
@@ -597,7 +588,8 @@ impl World {
     ) -> Result<(), &'static str> {
         let now = self.now;
         let running = self.running(client, round);
-        assert!(!running.told, "told twice");
+        let is_release = matches!(running.round.request, Request::Release { .. });
+        assert!(!running.told || is_release, "told twice");
         running.told = true;
         let lease = running.ttl;
         let (Outcome::Acquired { token, validity } | Outcome::Renewed { token, validity }) =
@@ -606,7 +598,7 @@ impl World {
             return Ok(());
         };
         let validity = u32::try_from(validity).expect("short");
-        let valid = if setup.ignores_validity {
+        let valid = if setup.fault == Some(Fault::IgnoresValidity) {
             lease
         } else {
             validity
@@ -640,10 +632,49 @@ impl World {
             })
     }
 
+    /// Whether it makes no difference any more if a message arrives.
+    fn is_dead(&self, client: usize, running: &Running, link: usize, mail: Mail) -> bool {
+        if self.repeats > 0 {
+            return false;
+        }
+        if mail.arrived {
+            return true;
+        }
+        let is_awaited = !running.told && !matches!(running.round.members[link], Member::Said(_));
+        let grants = |message| matches!(message, Message::Vote { .. } | Message::Relock { .. });
+        let may_be_granted = || {
+            let rounds = self.clients[client].rounds.iter();
+            let mut mails = rounds.flat_map(|running| &running.links[link].mails);
+            mails.any(|mail| !mail.arrived && grants(mail.message))
+        };
+        let holds = || {
+            let hold = self.nodes[link].hold;
+            hold.is_some_and(|hold| usize::from(hold.owner) == client)
+        };
+        // Where nodes and links have different numbers, nothing is said to be dead.
+        self.is_symmetric && !is_awaited && !grants(mail.message) && !holds() && !may_be_granted()
+    }
+
+    /// The number of messages on their way.
+    fn on_their_way(&self) -> usize {
+        let mut count = 0;
+        for (client, state) in self.clients.iter().enumerate() {
+            for running in &state.rounds {
+                for (index, link) in running.links.iter().enumerate() {
+                    let mails = link.mails.iter().filter(|mail| !mail.arrived);
+                    count += mails
+                        .filter(|mail| !self.is_dead(client, running, index, **mail))
+                        .count();
+                }
+            }
+        }
+        count
+    }
+
     /// A hash of what tells this state from others. The order of the nodes does not, if all rounds
     /// count all of them.
     fn key(&self) -> u64 {
-        let mut nodes: SmallVec<[u64; 5]> = SmallVec::new();
+        let mut nodes: Vec<u64> = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {
             let mut hash = Hash::default();
             hash.put(node.highest);
@@ -654,9 +685,9 @@ impl World {
                 hash.put(hold.token.get());
                 hash.put(hold.until.into());
             }
-            for state in &self.clients {
+            for (client, state) in self.clients.iter().enumerate() {
                 for running in &state.rounds {
-                    self.put_link(&mut hash, running, index);
+                    self.put_link(&mut hash, client, running, index);
                 }
             }
             nodes.push(hash.0);
@@ -695,7 +726,7 @@ impl World {
         hash.0
     }
 
-    fn put_link(&self, hash: &mut Hash, running: &Running, index: usize) {
+    fn put_link(&self, hash: &mut Hash, client: usize, running: &Running, index: usize) {
         hash.put(LINK);
         let Some(link) = running.links.get(index) else {
             return;
@@ -713,7 +744,7 @@ impl World {
             }
         }
         for mail in &link.mails {
-            if mail.arrived && self.repeats == 0 {
+            if self.is_dead(client, running, index, *mail) {
                 continue;
             }
             hash.put(u64::from(mail.arrived));
@@ -778,218 +809,205 @@ impl Hash {
     }
 }
 
-const RIVAL: &[Op] = &[Op::Acquire(3)];
-const AGAIN: &[Op] = &[Op::Acquire(3), Op::Acquire(3)];
-const RELEASING: &[Op] = &[Op::Acquire(3), Op::Release(true)];
-const RENEWING: &[Op] = &[Op::Acquire(3), Op::Renew(3, true)];
+const ONCE: &[Op] = &[Op::Acquire(3)];
+const RELEASES: &[Op] = &[Op::Acquire(3), Op::Release(true)];
+
+/// Adds to [`Setup::late`] of the searches that find nothing.
+const MORE_LATE: &str = "REDIS_LOCK_SEARCH_LATE";
+
+/// Two clients, a node that is ahead of all clocks, and a coordinator whose clock is behind.
+const BASE: Setup = Setup {
+    scripts: [ONCE, ONCE],
+    highest: &[EPOCH + 3, 0, 0],
+    behind: [0, 1],
+    ..PLAIN
+};
+
+/// Searches all of it, and with more messages late if the environment says so.
+#[track_caller]
+fn holds(setup: Setup) {
+    let more = std::env::var(MORE_LATE).map_or(0, |more| more.parse().expect("a number"));
+    let late = setup.late + more;
+    let states = search(&Setup { late, ..setup }).expect("what must be true");
+    assert!(states > 10_000, "only {states} states");
+}
+
+#[track_caller]
+fn fails(setup: Setup, what: &str) {
+    let violation = search(&setup).expect_err("a rule that nothing depends on");
+    assert_eq!(violation.what, what, "{violation:?}");
+}
+
+const TWO_HOLDERS: &str = "two holders";
+const NO_RISE: &str = "a token that does not rise";
 
 #[test]
-fn probe() {
-    let only = std::env::var("ONLY").unwrap_or_default();
-    let go = |name: &str, setup: Setup| {
-        if !name.contains(&only) {
-            return;
-        }
-        let start = std::time::Instant::now();
-        let result = search(&setup);
-        eprintln!("{name}: {result:?} {:?}", start.elapsed());
-    };
-    let bad = |f: fn(&mut Faults)| {
-        let mut x = Faults::default();
-        f(&mut x);
-        x
-    };
-    let s1 = Setup {
-        scripts: [RIVAL, RIVAL],
-        highest: &[EPOCH + 3, 0, 0],
-        behind: [0, 1],
-        horizon: 2,
-        ..PLAIN
-    };
-    go("s1 right", s1);
-    go(
-        "s1 timeouts",
-        Setup {
-            times_out: true,
-            ..s1
-        },
-    );
-    go(
-        "s1 gone",
-        Setup {
-            clients_go: true,
-            ..s1
-        },
-    );
-    go("s1 right horizon 3", Setup { horizon: 3, ..s1 });
-    go(
-        "s1 validity",
-        Setup {
-            ignores_validity: true,
-            ..s1
-        },
-    );
-    go(
-        "s1 reach",
-        Setup {
-            reach: [&[0], &[1, 2]],
-            ..s1
-        },
-    );
-    let s2 = Setup {
-        scripts: [RELEASING, RIVAL],
-        highest: &[EPOCH + 3, 0, 0],
-        behind: [0, 1],
-        horizon: 1,
-        ..PLAIN
-    };
-    go("s2 right", s2);
-    go(
-        "s2 right prompt 2",
-        Setup {
-            prompt: true,
-            horizon: 2,
-            ..s2
-        },
-    );
-    go(
-        "s2 settle nothing",
-        Setup {
-            settles_nothing: true,
-            ..s2
-        },
-    );
-    go(
-        "s2 sees only own",
-        Setup {
-            faults: bad(|f| f.sees_only_own = true),
-            ..s2
-        },
-    );
-    let s3 = Setup {
-        scripts: [AGAIN, RIVAL],
-        highest: &[EPOCH + 3, 0, 0],
-        behind: [0, 1],
-        horizon: 3,
-        prompt: true,
-        ..PLAIN
-    };
-    for h in [1, 2] {
-        go("s3 right", Setup { horizon: h, ..s3 });
-    }
-    go(
-        "s2 settle nothing 2",
-        Setup {
-            scripts: [RIVAL, RIVAL],
-            horizon: 2,
-            settles_nothing: true,
-            ..s2
-        },
-    );
-    go(
-        "s3 right timeouts",
-        Setup {
-            times_out: true,
-            ..s3
-        },
-    );
-    let s4 = Setup {
-        scripts: [RENEWING, RELEASING],
-        highest: &[EPOCH + 3, 0, 0],
-        behind: [0, 0],
-        horizon: 2,
-        prompt: true,
+fn two_rounds_whose_answers_are_late() {
+    let prompt = false;
+    holds(Setup { prompt, ..BASE });
+}
+
+#[test]
+fn two_rounds_that_give_up_on_nodes() {
+    let times_out = true;
+    holds(Setup { times_out, ..BASE });
+}
+
+#[test]
+fn two_rounds_whose_clients_go() {
+    let clients_go = true;
+    let late = 2;
+    holds(Setup {
+        late,
+        clients_go,
+        ..BASE
+    });
+}
+
+#[test]
+fn two_rounds_with_a_message_that_arrives_twice() {
+    let late = 2;
+    holds(Setup {
         repeats: 1,
-        ..PLAIN
-    };
-    go("s4 right", Setup { repeats: 0, ..s4 });
-    go("s4 right repeats", s4);
-    go(
-        "s4 settles anything",
-        Setup {
-            faults: bad(|f| f.settles_anything = true),
-            ..s4
-        },
-    );
-    let s5 = Setup {
-        scripts: [&[Op::Acquire(6), Op::Renew(2, true)], RIVAL],
-        horizon: 2,
-        prompt: true,
-        times_out: true,
-        ..PLAIN
-    };
-    go("s5 right", s5);
-    go(
-        "s5 shortens",
-        Setup {
-            faults: bad(|f| f.shortens = true),
-            ..s5
-        },
-    );
-    let s6 = Setup {
-        scripts: [&[Op::Acquire(3), Op::Release(true), Op::Acquire(3)], RIVAL],
-        horizon: 2,
-        prompt: true,
-        times_out: true,
-        ..PLAIN
-    };
-    go("s6 right", s6);
-    go(
-        "s6 no token",
-        Setup {
-            scripts: [&[Op::Acquire(3), Op::Release(false), Op::Acquire(3)], RIVAL],
-            ..s6
-        },
-    );
-    let s7 = Setup {
-        scripts: [RIVAL, RIVAL],
-        losses: 1,
-        delay: 3,
-        horizon: 3,
-        prompt: true,
-        behind: [0, 1],
-        ..PLAIN
-    };
-    go("s7 right", s7);
-    go("s7 no delay", Setup { delay: 0, ..s7 });
-    let s8 = Setup {
-        scripts: [
-            &[
-                Op::Acquire(3),
-                Op::Renew(3, true),
-                Op::Renew(3, true),
-                Op::Renew(3, true),
-            ],
-            RELEASING,
-        ],
-        horizon: 4,
-        prompt: true,
-        repeats: 1,
-        ..PLAIN
-    };
-    go("s8 right", s8);
-    go(
-        "s8 relocks",
-        Setup {
-            faults: bad(|f| f.relocks_at_any_time = true),
-            ..s8
-        },
-    );
+        late,
+        ..BASE
+    });
+}
+
+#[test]
+fn a_round_that_is_tried_again() {
+    let scripts = [&[Op::Acquire(3), Op::Acquire(3)], ONCE];
+    holds(Setup { scripts, ..BASE });
+}
+
+#[test]
+fn five_nodes() {
     const FIVE: &[usize] = &[0, 1, 2, 3, 4];
-    let s9 = Setup {
-        scripts: [RIVAL, RIVAL],
+    holds(Setup {
         reach: [FIVE, FIVE],
         highest: &[EPOCH + 3, 0, 0, 0, 0],
-        horizon: 2,
-        prompt: true,
-        ..PLAIN
+        late: 2,
+        ..BASE
+    });
+}
+
+#[test]
+fn a_majority_is_one_of_those_configured() {
+    let reach: [&[usize]; 2] = [&[0], &[1, 2]];
+    fails(Setup { reach, ..BASE }, TWO_HOLDERS);
+}
+
+#[test]
+fn a_lease_has_to_outlast_what_a_client_is_told() {
+    let fault = Some(Fault::IgnoresValidity);
+    fails(Setup { fault, ..BASE }, TWO_HOLDERS);
+}
+
+#[test]
+fn a_majority_has_to_store_the_token() {
+    let fault = Some(Fault::SettlesNothing);
+    fails(Setup { fault, ..BASE }, NO_RISE);
+}
+
+#[test]
+fn a_node_has_to_grant_more_than_it_was_told_to_store() {
+    let scripts = [RELEASES, ONCE];
+    let late = 2;
+    let right = Setup {
+        scripts,
+        late,
+        ..BASE
     };
-    go("s9 right", s9);
-    go(
-        "s9 validity",
+    holds(right);
+    let fault = Some(Fault::SeesOnlyOwn);
+    fails(Setup { fault, ..right }, NO_RISE);
+}
+
+#[test]
+fn a_release_under_its_token_ends_no_later_hold() {
+    const WITH: &[Op] = &[Op::Acquire(3), Op::Release(true), Op::Acquire(3)];
+    const WITHOUT: &[Op] = &[Op::Acquire(3), Op::Release(false), Op::Acquire(3)];
+    let right = Setup {
+        scripts: [WITH, ONCE],
+        highest: &[0, 0, 0],
+        step: 2,
+        late: 0,
+        ..BASE
+    };
+    holds(right);
+    fails(
         Setup {
-            ignores_validity: true,
-            ..s9
+            scripts: [WITHOUT, ONCE],
+            ..right
         },
+        TWO_HOLDERS,
+    );
+}
+
+#[test]
+fn what_settles_a_token_grants_no_lock() {
+    let right = Setup {
+        scripts: [&[Op::Acquire(3), Op::Renew(3, true)], RELEASES],
+        step: 2,
+        late: 0,
+        repeats: 1,
+        ..BASE
+    };
+    holds(right);
+    let fault = Some(Fault::SettlesAnything);
+    fails(Setup { fault, ..right }, NO_RISE);
+}
+
+#[test]
+fn a_node_is_locked_again_in_time_or_not() {
+    let right = Setup {
+        scripts: [
+            &[Op::Acquire(3), Op::Renew(3, true), Op::Renew(3, true)],
+            RELEASES,
+        ],
+        highest: &[0, 0, 0],
+        step: 2,
+        ..BASE
+    };
+    holds(right);
+    let fault = Some(Fault::RelocksAtAnyTime);
+    fails(Setup { fault, ..right }, NO_RISE);
+}
+
+#[test]
+fn a_renewal_does_not_shorten_a_lease() {
+    let right = Setup {
+        scripts: [&[Op::Acquire(6), Op::Renew(2, true)], ONCE],
+        late: 2,
+        ..BASE
+    };
+    holds(right);
+    let fault = Some(Fault::Shortens);
+    fails(Setup { fault, ..right }, TWO_HOLDERS);
+}
+
+#[test]
+fn a_node_that_lost_its_state_waits_before_it_votes() {
+    let right = Setup {
+        highest: &[0, 0, 0],
+        horizon: 4,
+        late: 2,
+        losses: 1,
+        ..BASE
+    };
+    holds(right);
+    fails(Setup { delay: 0, ..right }, TWO_HOLDERS);
+}
+
+/// What a restart cannot make good: the delay is for clocks that differ by less than it.
+#[test]
+fn a_token_further_ahead_than_the_delay_is_forgotten_with_the_state() {
+    fails(
+        Setup {
+            horizon: 4,
+            losses: 1,
+            ..BASE
+        },
+        NO_RISE,
     );
 }
