@@ -29,6 +29,7 @@ mod mixed_history;
 mod observing;
 #[cfg(target_os = "linux")]
 mod precise;
+mod quorum;
 mod quorum_nodes;
 mod random;
 mod several;
