@@ -13,7 +13,12 @@ use crate::waiters::LONG;
 /// Servers of which each knows all as its nodes, and which vote at once after a restart.
 fn nodes(flavour: Flavour, count: usize) -> Vec<Server> {
     let nodes: Vec<Server> = (0..count)
-        .map(|_| Server::build(flavour).aof().start())
+        .map(|_| {
+            Server::build(flavour)
+                .aof()
+                .module_args(&["quorum-max-ttl", "1000000000"])
+                .start()
+        })
         .collect();
     for node in &nodes {
         // Tests on a slow machine wait, and do not fail. Those that stop nodes set it anew.
@@ -410,7 +415,7 @@ on_every_server! {
     fn what_cannot_be_asked_is_refused(flavour) {
         let server = Server::start(flavour);
         let commands = [
-            "LOCK.QACQUIRE k o 100000", "LOCK.QRENEW k o 100000", "LOCK.QRELEASE k o",
+            "LOCK.QACQUIRE k o 1000", "LOCK.QRENEW k o 1000", "LOCK.QRELEASE k o",
             "LOCK.QINFO k",
         ];
         for command in commands {

@@ -5,7 +5,7 @@
 
 use super::attempt::Attempt;
 use super::node::Node;
-use super::requests::{answer_to, ask_info, command_of};
+use super::requests::{answer_to, ask_info, command_of, may_repeat};
 use super::round::{Nodes, Outcome, Request, Round, Step};
 use super::settings::Settings;
 use crate::lock::fence::Token;
@@ -405,7 +405,7 @@ impl<'q> Drive<'q> {
                     let command = command_of(self.job, message);
                     let (job, sender) = (Rc::clone(self.job), self.sender.clone());
                     spawn_local(async move {
-                        let sent = connection.send(&command).await;
+                        let sent = connection.send(&command, may_repeat(message)).await;
                         let _ = sender.send((node, answer_to(&job, message, sent)));
                     });
                 }

@@ -12,6 +12,9 @@ use std::time::Duration;
 /// The shortest and the longest time between two attempts to connect.
 const RECONNECT_AFTER: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
+/// How long to wait before a command is sent again.
+const REPEAT_AFTER: Duration = Duration::from_millis(1);
+
 /// A node, and the connection to it that all requests share: it is made with the first of them,
 /// requests go out without waiting for each other's answers, and it is made anew when it breaks.
 pub(super) struct Node {
@@ -51,13 +54,24 @@ impl Node {
         }
     }
 
-    /// Sends a command and waits for its answer, but no longer than a node has time for.
-    pub(super) async fn send(&self, command: &Cmd) -> Sent {
+    /// Sends a command and waits for its answer, but no longer than a node has time for. If the
+    /// connection turns out to be broken, one that `may_repeat` is sent again over a new one: a
+    /// connection of a node that was started anew breaks with the first command.
+    pub(super) async fn send(&self, command: &Cmd, may_repeat: bool) -> Sent {
         let mut connection = match &self.connection {
             Ok(connection) => connection.clone(),
             Err(reason) => return Sent::Failed(reason.clone()),
         };
-        match tokio::time::timeout(self.timeout, connection.send_packed_command(command)).await {
+        let sending = async {
+            loop {
+                let sent = connection.send_packed_command(command).await;
+                if !may_repeat || !sent.as_ref().is_err_and(RedisError::is_connection_dropped) {
+                    return sent;
+                }
+                tokio::time::sleep(REPEAT_AFTER).await;
+            }
+        };
+        match tokio::time::timeout(self.timeout, sending).await {
             Ok(Ok(Value::ServerError(error))) => Sent::Failed(RedisError::from(error).to_string()),
             Ok(Ok(value)) => Sent::Answered(value),
             Ok(Err(error)) if error.is_connection_refusal() || error.code().is_some() => {

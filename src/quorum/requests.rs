@@ -67,6 +67,12 @@ pub(super) fn command_of(job: &Job, message: Message) -> Cmd {
     command
 }
 
+/// Whether a message may be sent again if nobody knows whether it has arrived. All are made for it but
+/// a release of just any hold: there may be a later one.
+pub(super) fn may_repeat(message: Message) -> bool {
+    !matches!(message, Message::Release { token: None })
+}
+
 fn with_token(command: &mut Cmd, token: Option<Token>) {
     if let Some(token) = token {
         command.arg("TOKEN").arg(token.get());
@@ -130,7 +136,7 @@ pub(super) async fn ask_info(nodes: &[Rc<Node>], key: &[u8]) -> Vec<NodeInfo> {
             command.arg(key);
             tokio::task::spawn_local(async move {
                 let start = Instant::now();
-                let sent = node.send(&command).await;
+                let sent = node.send(&command, true).await;
                 NodeInfo {
                     address: node.address.to_string(),
                     latency: start.elapsed(),

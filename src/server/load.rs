@@ -2,6 +2,7 @@
 
 use super::api::{ERR, OK, api, first_missing};
 use super::args::Args;
+use super::clock::wall_clock;
 use super::context::Context;
 use super::guard::{guard, install_hook, remove_hook};
 use super::log::{Level, log};
@@ -91,6 +92,9 @@ fn load(ctx: Context<'_>, mut args: Args<'_>) -> Result<(), String> {
     info_section::register(ctx)?;
     let settings = with_module(|module| {
         module.voting = Voting::of_server(ctx);
+        if module.voting == Voting::Ready {
+            module.fence.begin(wall_clock());
+        }
         module.eviction.check(ctx);
         config::describe(module)
     });

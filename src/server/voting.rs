@@ -70,8 +70,11 @@ impl Voting {
     }
 }
 
-/// Makes sure that the server may vote. It begins with its clock as the highest token: it may have
-/// forgotten the tokens of locks that are gone, and a coordinator's clock can be behind.
+/// Makes sure that the server may vote.
+///
+/// It begins with its clock as the highest token: it has forgotten the tokens of locks that are gone,
+/// and a coordinator's clock can be behind. One that has forgotten no lock does so when the module is
+/// loaded, and not later: its first vote can then be for the token that is proposed.
 pub(crate) fn check_may_vote(module: &mut Module) -> Result<(), Error> {
     if module.voting == Voting::Begun {
         return Ok(());
@@ -80,8 +83,10 @@ pub(crate) fn check_may_vote(module: &mut Module) -> Result<(), Error> {
     if !module.voting.may_vote(now.steady, module.quorum_max_ttl_ms) {
         return Err(Error::MayNotVote);
     }
+    if module.voting != Voting::Ready {
+        module.fence.begin(now.wall);
+    }
     module.voting = Voting::Begun;
-    module.fence.begin(now.wall);
     Ok(())
 }
 
