@@ -266,6 +266,40 @@ on_every_server! {
         assert_nobody_waits(&server);
     }
 
+    /// The reader could share the lock with those who hold it, but stands behind a writer who cannot.
+    fn who_stands_behind_a_writer_waits_for_all_that_he_waits_for(flavour) {
+        let server = Server::start(flavour);
+        server.call("LOCK.ACQUIRE z a 600000");
+        for owner in ["p", "q"] {
+            server.call(format!("LOCK.ACQUIRE s {owner} 600000 LIMIT 2"));
+        }
+        let waiters = [
+            waiter(&server, "LOCK.ACQUIRE z p 600000 BLOCK 0"),
+            waiter(&server, "LOCK.ACQUIRE s r 600000 LIMIT 2 BLOCK 0"),
+            waiter(&server, "LOCK.ACQUIRE s e 600000 BLOCK 0"),
+        ];
+        let reply = server.call("LOCK.ACQUIRE s a 600000 SHARED BLOCK 0");
+        assert_eq!(reply, deadlock("a waits for s held by p, p waits for z held by a"));
+        drop(waiters);
+    }
+
+    /// Both permits are held by owners who wait for the one that wants a permit, or for the asker.
+    fn permits_that_are_all_stuck_are_a_deadlock_whoever_asks_last(flavour) {
+        let server = Server::start(flavour);
+        for owner in ["p", "q"] {
+            server.call(format!("LOCK.ACQUIRE s {owner} 600000 LIMIT 2"));
+        }
+        server.call("LOCK.ACQUIRE z w 600000");
+        let mut p = waiter(&server, "LOCK.ACQUIRE z p 600000 BLOCK 0");
+        let _w = waiter(&server, "LOCK.ACQUIRE s w 600000 LIMIT 2 BLOCK 0");
+        let reply = server.call("LOCK.ACQUIRE z q 600000 BLOCK 0");
+        assert_eq!(reply, deadlock("q waits for z held by w, w waits for s held by q"));
+        // With one of them who can go on there is none.
+        assert_eq!(server.call("LOCK.RELEASE s q"), 1);
+        assert_eq!(server.call("LOCK.RELEASE z w"), 1);
+        assert!(p.read().as_int() > 0);
+    }
+
     /// The lock is free, but not for the one who asks.
     fn who_stands_before_is_in_the_circle(flavour) {
         let server = Server::start(flavour);

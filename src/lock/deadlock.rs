@@ -237,7 +237,7 @@ impl Graph {
 ///
 /// O(w) in the waits that can be reached from the holders, which are usually none: a holder seldom
 /// waits. For a lock that is shared, also O(min(h, v)), h being its holders and v the waits for all
-/// other locks.
+/// other locks, and if any of them waits, O(q) in the queue of the lock.
 pub(crate) fn circle<C>(
     table: &WaitTable<C>,
     asker: Owner<'_>,
@@ -329,7 +329,12 @@ fn stuck_holders<C>(
                     owner != asker && table.waits_of(owner).any(|(other, _)| other != lock)
                 }));
             }
-            (table.stuck_behind(lock, wait.mode), sharing)
+            let needed = if sharing.is_empty() {
+                1
+            } else {
+                table.stuck_behind(lock, wait.place, wait.mode)
+            };
+            (needed, sharing)
         }
     }
 }

@@ -25,7 +25,6 @@ use super::rules::{Acquire, Acquired, Hold, LockState, Mode, Write, acquire, gra
 use super::time::{Now, SteadyMillis, UnixMicros, UnixMillis};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::num::NonZeroU32;
 use std::rc::Rc;
 
 /// Which lock: the number of its database, and its key. Clones share the key's bytes.
@@ -284,19 +283,27 @@ impl<C> WaitTable<C> {
     }
 
     /// How many of those who share a lock have to be stuck for a request of this `mode` to be stuck
-    /// behind them: a request for the lock alone waits for each of them, and one with a limit only
-    /// for so many that there is room. What the head of the queue waits for, everybody does.
-    pub(crate) fn stuck_behind(&self, name: &LockName, mode: Mode) -> usize {
-        let by = |mode| match mode {
-            Mode::Exclusive { .. } => 1,
-            Mode::Shared { limit } => limit
-                .map(NonZeroU32::get)
-                .and_then(|limit| usize::try_from(limit).ok())
-                .unwrap_or(usize::MAX),
-        };
-        self.head(name)
-            .map_or(usize::MAX, |head| by(head.mode))
-            .min(by(mode))
+    /// behind them at a place in the queue; `None`: at its end. A request for the lock alone waits
+    /// for each of them, and one with a limit only for so many that there is room. What keeps one
+    /// who stands before it keeps it too. O(n) in those who stand before it.
+    pub(crate) fn stuck_behind(&self, name: &LockName, place: Option<Ticket>, mode: Mode) -> usize {
+        let end = place.unwrap_or(Ticket(u64::MAX));
+        let before = self
+            .queue(name.db, &name.key)
+            .into_iter()
+            .flat_map(|queue| queue.tickets.range(..end))
+            .filter_map(|ticket| self.mode_of(*ticket));
+        let mut needed = usize::MAX;
+        for mode in before.chain([mode]) {
+            match mode {
+                Mode::Exclusive { .. } => return 1,
+                Mode::Shared { limit } => {
+                    let limit = limit.and_then(|limit| usize::try_from(limit.get()).ok());
+                    needed = needed.min(limit.unwrap_or(usize::MAX));
+                }
+            }
+        }
+        needed
     }
 
     /// How a waiter wants to hold the lock.

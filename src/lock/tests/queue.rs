@@ -585,9 +585,11 @@ impl Model {
             .count();
         let needed = if holders.iter().any(|holder| holder.is_shared) {
             self.queue(lock)
-                .next()
-                .map_or(usize::MAX, |head| stuck_needed(head.wish.mode))
-                .min(stuck_needed(who.mode))
+                .take_while(|waiter| place.is_none_or(|place| waiter.id < place))
+                .map(|waiter| stuck_needed(waiter.wish.mode))
+                .chain([stuck_needed(who.mode)])
+                .min()
+                .expect("at least its own")
         } else {
             1
         };
