@@ -2,6 +2,7 @@
 //! none of them, under one token; and who waits for them holds nothing and is not overtaken.
 
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::harness::{Raw, Reply, Server, ToWords, Words, on_every_server, wait_until};
 use crate::waiting::{assert_held, assert_nobody_waits, waiter};
@@ -127,6 +128,30 @@ fn ask(server: &Server, client: &mut Raw, key: &str, owner: &str, request: &str)
 }
 
 on_every_server! {
+    /// Each release lets the one who waits for all of them look whether it can have them. If it looked
+    /// at all of them each time, this would take minutes.
+    fn locks_are_given_up_one_by_one_before_one_who_waits_for_thousands(flavour) {
+        const LOCKS: usize = 5_000;
+        let server = Server::start(flavour);
+        let keys: Vec<String> = (0..LOCKS).map(|number| format!("k{number}")).collect();
+        for order in ["forwards", "backwards", "odd ones first"] {
+            take(&server, &keys.join(" "), "a");
+            let mut b = wait_for_all(&server, &keys.join(" "), "b");
+            let mut released = keys.clone();
+            match order {
+                "forwards" => {}
+                "backwards" => released.reverse(),
+                _ => released.sort_by_key(|key| key.ends_with(['0', '2', '4', '6', '8'])),
+            }
+            let started = Instant::now();
+            release(&server, &released.join(" "), "a");
+            assert!(started.elapsed() < Duration::from_secs(5), "{order}: {:?}", started.elapsed());
+            assert!(b.read().as_int() > 0, "{order}");
+            release(&server, &keys.join(" "), "b");
+            assert_eq!(server.dbsize(), 0, "{order}");
+        }
+    }
+
     fn several_locks_are_taken_under_one_token(flavour) {
         let server = Server::start(flavour);
         let token = take(&server, "x y z", "o");

@@ -5,6 +5,7 @@
 //! wait are in `sharing_queue.rs`, and what is written is in `sharing_effects.rs`.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use uuid::{Uuid, Version};
 
@@ -739,6 +740,30 @@ on_every_server! {
         assert_eq!(server.call("LOCK.RELEASE k a"), -1);
         assert!(server.call("LOCK.ACQUIRE k w 100000").as_int() > 0);
         assert_eq!(server.call("TYPE k"), "string");
+    }
+
+    /// By a token one owner is found, or in a forged set as many as there are. What looked for all of
+    /// them once for each would take hours.
+    fn shares_under_one_token_are_taken_out_in_one_go(flavour) {
+        const OWNERS: i32 = 20_000;
+        let server = Server::start(flavour);
+        let mut client = server.raw();
+        server.call(format!("ZADD k 0 lk1s {LATEST} o:live -5 t:live -5 r:1:x:live"));
+        client.pipeline((0..OWNERS).map(|owner| {
+            format!("ZADD k 1 o:{owner} -5 t:{owner} -5 r:1:x:{owner}")
+        }));
+        let started = Instant::now();
+        assert_eq!(server.call("LOCK.RELEASE k nobody"), 0);
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        let members = server.call("ZRANGE k 0 -1");
+        assert_eq!(members.items(), ["r:1:x:live", "t:live", "lk1s", "o:live"]);
+
+        // The share of one owner takes no other along.
+        server.call(format!("ZADD k {LATEST} o:next -5 t:next"));
+        assert_eq!(server.call("LOCK.RELEASE k live TOKEN 5"), 1);
+        assert_eq!(server.call("ZRANGE k 0 -1").items(), ["t:next", "lk1s", "o:next"]);
+        assert_eq!(server.call("LOCK.RELEASE k next TOKEN 5"), 1);
+        assert_eq!(server.dbsize(), 0);
     }
 
     /// What a set says that is made by hand is over when its deadlines are, also without a TTL.

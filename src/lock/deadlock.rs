@@ -74,25 +74,29 @@ struct Wait {
     mode: Mode,
 }
 
-/// That one owner waits for others.
+/// That one owner waits for others; or what a shared lock that many wait for is to all of them alike.
 struct Edge {
-    /// The number of the one who waits.
+    /// The number of the one who waits, or of the lock.
     from: usize,
-    step: Step,
-    /// The numbers of the others.
+    /// `None` for a lock: the step is that of the one who waits for it.
+    step: Option<Step>,
+    /// The numbers of the others, or of the lock alone.
     to: Vec<usize>,
     /// How many of them have to be stuck for it to be stuck.
     needed: usize,
 }
 
-/// Owners that can be reached from the asker, by numbers.
+/// Owners that can be reached from the asker, by numbers. So are shared locks that others wait for:
+/// otherwise there would be as many edges as those who wait times those who hold.
 #[derive(Default)]
 struct Graph {
     numbers: HashMap<OwnerBuf, usize>,
+    /// Each lock by how many of its holders have to be stuck.
+    locks: HashMap<(LockName, usize), usize>,
     edges: Vec<Edge>,
-    /// For each owner, the edges from it.
+    /// For each number, the edges from it.
     edges_from: Vec<Vec<usize>>,
-    /// For each owner, the edges to it.
+    /// For each number, the edges to it.
     edges_to: Vec<Vec<usize>>,
 }
 
@@ -102,13 +106,32 @@ const ASKER: usize = 0;
 impl Graph {
     /// The number of an owner, and whether it is a new one.
     fn number(&mut self, owner: &OwnerBuf) -> (usize, bool) {
-        let next = self.numbers.len();
+        let next = self.edges_from.len();
         let number = *self.numbers.entry(owner.clone()).or_insert(next);
+        self.add_number(number, next)
+    }
+
+    /// The number of a lock of which so many holders have to be stuck, and whether it is a new one.
+    fn number_of_lock(&mut self, lock: &LockName, needed: usize) -> (usize, bool) {
+        let next = self.edges_from.len();
+        let number = *self.locks.entry((lock.clone(), needed)).or_insert(next);
+        self.add_number(number, next)
+    }
+
+    /// Makes room for a number if it is the next one.
+    fn add_number(&mut self, number: usize, next: usize) -> (usize, bool) {
         if number == next {
             self.edges_from.push(Vec::new());
             self.edges_to.push(Vec::new());
         }
         (number, number == next)
+    }
+
+    /// Whether a number is that of a lock.
+    fn is_lock(&self, node: usize) -> bool {
+        let edge = self.edges_from.get(node).and_then(|edges| edges.first());
+        edge.and_then(|index| self.edges.get(*index))
+            .is_some_and(|edge| edge.step.is_none())
     }
 
     /// Adds an edge.
@@ -178,7 +201,7 @@ impl Graph {
         // Who waits for what it holds itself waits for ever, whatever others do.
         let mut edges = own.iter().filter_map(|index| self.edges.get(*index));
         if let Some(edge) = edges.find(|edge| edge.to.contains(&ASKER)) {
-            return Some(vec![edge.step.clone()]);
+            return Some(edge.step.iter().cloned().collect());
         }
         let is_kept = |edges: &[bool]| own.iter().any(|index| edges.get(*index) == Some(&true));
         let edges = self.stuck(false);
@@ -192,11 +215,13 @@ impl Graph {
         while let Some(node) = pending.pop_front() {
             let from = self.edges_from.get(node)?;
             let is_behind = |index: &&usize| {
-                let edge = self.edges.get(**index);
-                edge.is_some_and(|edge| edge.step.is_behind)
+                let step = self.edges.get(**index).and_then(|edge| edge.step.as_ref());
+                step.is_some_and(|step| step.is_behind)
             };
-            let (behind, held): (Vec<&usize>, Vec<&usize>) = from.iter().partition(is_behind);
-            for &index in held.into_iter().chain(behind) {
+            let (behind, held): (Vec<usize>, Vec<usize>) = from.iter().partition(is_behind);
+            // The next one on top.
+            let mut to_follow: Vec<usize> = held.into_iter().chain(behind).rev().collect();
+            while let Some(index) = to_follow.pop() {
                 let Some(edge) = self
                     .edges
                     .get(index)
@@ -208,8 +233,13 @@ impl Graph {
                     return self.path(index, &came_by);
                 }
                 for to in &edge.to {
-                    if let Entry::Vacant(entry) = came_by.entry(*to) {
-                        entry.insert(index);
+                    let Entry::Vacant(entry) = came_by.entry(*to) else {
+                        continue;
+                    };
+                    entry.insert(index);
+                    if self.is_lock(*to) {
+                        to_follow.extend(self.edges_from.get(*to).into_iter().flatten());
+                    } else {
                         pending.push_back(*to);
                     }
                 }
@@ -223,7 +253,9 @@ impl Graph {
         let mut path = VecDeque::new();
         let mut edge = self.edges.get(last)?;
         loop {
-            path.push_front(edge.step.clone());
+            if let Some(step) = &edge.step {
+                path.push_front(step.clone());
+            }
             if edge.from == ASKER {
                 return Some(path.into());
             }
@@ -236,8 +268,8 @@ impl Graph {
 /// there is none.
 ///
 /// O(w) in the waits that can be reached from the holders, which are usually none: a holder seldom
-/// waits. For a lock that is shared, also O(min(h, v)), h being its holders and v the waits for all
-/// other locks, and if any of them waits, O(q) in the queue of the lock.
+/// waits. For each lock among them that is shared, also O(min(h, v)), h being its holders and v the
+/// waits for all other locks; and that once for each limit that is waited with.
 pub(crate) fn circle<C>(
     table: &WaitTable<C>,
     asker: Owner<'_>,
@@ -248,34 +280,119 @@ pub(crate) fn circle<C>(
     let asker = OwnerBuf::from(asker);
     let mut graph = Graph::default();
     graph.number(&asker);
-    let mut pending: Vec<Wait> = locks
-        .iter()
-        .map(|lock| Wait {
-            owner: asker.clone(),
-            node: ASKER,
-            lock: lock.clone(),
-            place: None,
-            mode,
-        })
-        .collect();
-    while let Some(wait) = pending.pop() {
-        let ahead: Vec<OwnerBuf> = table
-            .nearest_several_before(&wait.lock, wait.place, &[&wait.owner, &asker])
+    let mut search = Search {
+        table,
+        pending: locks
+            .iter()
+            .map(|lock| Wait {
+                owner: asker.clone(),
+                node: ASKER,
+                lock: lock.clone(),
+                place: None,
+                mode,
+            })
+            .collect(),
+        asker,
+        graph,
+    };
+    while let Some(wait) = search.pending.pop() {
+        search.follow(&wait, keys);
+    }
+    search.graph.circle()
+}
+
+/// A search for a circle.
+struct Search<'t, C> {
+    table: &'t WaitTable<C>,
+    asker: OwnerBuf,
+    graph: Graph,
+    /// Waits that are yet to be looked at.
+    pending: Vec<Wait>,
+}
+
+impl<C> Search<'_, C> {
+    /// Adds what one owner waits for.
+    fn follow(&mut self, wait: &Wait, keys: &mut impl Keys) {
+        let ahead: Vec<OwnerBuf> = self
+            .table
+            .nearest_several_before(&wait.lock, wait.place, &[&wait.owner, &self.asker])
             .cloned()
             .into_iter()
             .collect();
-        let (needed, holders) = if wait.place.is_some() && !ahead.is_empty() {
-            (1, Vec::new())
-        } else {
-            stuck_holders(table, &asker, &wait, keys)
+        if wait.place.is_none() || ahead.is_empty() {
+            self.follow_to_holders(wait, keys);
+        }
+        if !ahead.is_empty() {
+            let to = self.numbers(ahead);
+            self.add(wait, true, to, 1);
+        }
+    }
+
+    /// Adds that an owner waits for those who hold a lock, as far as they could be stuck.
+    fn follow_to_holders(&mut self, wait: &Wait, keys: &mut impl Keys) {
+        let lock = &wait.lock;
+        let count = match keys.holders(lock) {
+            Holders::Nobody => return,
+            Holders::One(owner) => {
+                let to = self.numbers(vec![owner]);
+                return self.add(wait, false, to, 1);
+            }
+            Holders::Sharing(count) => count,
         };
-        for (is_behind, needed, owners) in [(false, needed, holders), (true, 1, ahead)] {
-            let mut to = Vec::with_capacity(owners.len());
-            for owner in owners {
-                let (node, is_new) = graph.number(&owner);
-                to.push(node);
-                if is_new {
-                    pending.extend(table.waits_of(&owner).filter_map(|(lock, place)| {
+        let needed = self.table.stuck_behind(lock, wait.place, wait.mode);
+        if wait.node == ASKER {
+            let own = keys.sharing_among(lock, &mut iter::once(&self.asker));
+            let (needed, sharing) = if own.is_empty() {
+                (needed, self.sharing(lock, count, keys))
+            } else {
+                // It waits for its own share, whatever others do.
+                (1, own)
+            };
+            let to = self.numbers(sharing);
+            return self.add(wait, false, to, needed);
+        }
+        let (node, is_new) = self.graph.number_of_lock(lock, needed);
+        self.add(wait, false, vec![node], 1);
+        if is_new {
+            let sharing = self.sharing(lock, count, keys);
+            let to = self.numbers(sharing);
+            self.graph.add(Edge {
+                from: node,
+                step: None,
+                to,
+                needed,
+            });
+        }
+    }
+
+    /// Those of about `count` who share a lock that could be stuck: the asker, and whoever waits for
+    /// another lock.
+    fn sharing(&self, lock: &LockName, count: usize, keys: &mut impl Keys) -> Vec<OwnerBuf> {
+        let (table, asker) = (self.table, &self.asker);
+        let mut sharing = keys.sharing_among(lock, &mut iter::once(asker));
+        if table.places_elsewhere(lock) <= count {
+            sharing.extend(keys.sharing_among(
+                lock,
+                &mut table.owners_elsewhere(lock).filter(|owner| *owner != asker),
+            ));
+        } else {
+            sharing.extend(keys.sharing(lock).into_iter().filter(|owner| {
+                owner != asker && table.waits_of(owner).any(|(other, _)| other != lock)
+            }));
+        }
+        sharing
+    }
+
+    /// The numbers of owners. What those wait for who are new is to be looked at.
+    fn numbers(&mut self, owners: Vec<OwnerBuf>) -> Vec<usize> {
+        let table = self.table;
+        let mut numbers = Vec::with_capacity(owners.len());
+        for owner in owners {
+            let (node, is_new) = self.graph.number(&owner);
+            numbers.push(node);
+            if is_new {
+                self.pending
+                    .extend(table.waits_of(&owner).filter_map(|(lock, place)| {
                         Some(Wait {
                             owner: owner.clone(),
                             node,
@@ -284,57 +401,22 @@ pub(crate) fn circle<C>(
                             mode: table.mode_of(place)?,
                         })
                     }));
-                }
             }
-            graph.add(Edge {
-                from: wait.node,
-                step: Step {
-                    owner: wait.owner.clone(),
-                    lock: wait.lock.clone(),
-                    is_behind,
-                },
-                to,
-                needed,
-            });
         }
+        numbers
     }
-    graph.circle()
-}
 
-/// Those who hold a lock that somebody waits for, as far as they could be stuck, and how many of
-/// them have to be.
-fn stuck_holders<C>(
-    table: &WaitTable<C>,
-    asker: &OwnerBuf,
-    wait: &Wait,
-    keys: &mut impl Keys,
-) -> (usize, Vec<OwnerBuf>) {
-    let lock = &wait.lock;
-    match keys.holders(lock) {
-        Holders::Nobody => (1, Vec::new()),
-        Holders::One(owner) => (1, vec![owner]),
-        Holders::Sharing(count) => {
-            let mut sharing = keys.sharing_among(lock, &mut iter::once(asker));
-            if !sharing.is_empty() && wait.owner == *asker {
-                // It waits for its own share, whatever others do.
-                return (1, sharing);
-            }
-            if table.places_elsewhere(lock) <= count {
-                sharing.extend(keys.sharing_among(
-                    lock,
-                    &mut table.owners_elsewhere(lock).filter(|owner| *owner != asker),
-                ));
-            } else {
-                sharing.extend(keys.sharing(lock).into_iter().filter(|owner| {
-                    owner != asker && table.waits_of(owner).any(|(other, _)| other != lock)
-                }));
-            }
-            let needed = if sharing.is_empty() {
-                1
-            } else {
-                table.stuck_behind(lock, wait.place, wait.mode)
-            };
-            (needed, sharing)
-        }
+    /// Adds that an owner waits for others.
+    fn add(&mut self, wait: &Wait, is_behind: bool, to: Vec<usize>, needed: usize) {
+        self.graph.add(Edge {
+            from: wait.node,
+            step: Some(Step {
+                owner: wait.owner.clone(),
+                lock: wait.lock.clone(),
+                is_behind,
+            }),
+            to,
+            needed,
+        });
     }
 }

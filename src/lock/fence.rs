@@ -12,7 +12,7 @@
 use super::time::{UnixMicros, UnixMillis};
 
 /// The token of one grant: 1..=[`Token::MAX`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Token(u64);
 
 impl Token {

@@ -15,8 +15,9 @@
 //! time is over, or a key that was [marked](WaitTable::mark) because somebody else changed it, or
 //! because the head of its queue has left.
 //!
-//! Every operation is O(log n) in the number of waiters, times the number of locks that the waiter
-//! wants; a hand-over also looks at each request of the new holder that waits for the same lock.
+//! Every operation is O(log n) in the number of waiters. To join, to leave and to be granted is that
+//! times the number of locks that the waiter wants; so are all looks at these locks together, while
+//! each is given up once. A hand-over also looks at each request of the new holder that waits for the same lock.
 
 use super::fence::{Fence, Token};
 use super::lease::{Deadline, Ttl};
@@ -74,6 +75,18 @@ impl<C> Waiter<C> {
 struct Entry<C> {
     waiter: Waiter<C>,
     locks: Locks,
+    progress: Progress,
+}
+
+/// How far one that waits for several locks has come. To look at each of them whenever one of them
+/// is given up would take the square of their number.
+#[derive(Debug, Default)]
+struct Progress {
+    /// How many of the locks, from the first on, it is the head of the queue of. That it stays until
+    /// it leaves.
+    headed: usize,
+    /// Which of the locks was found to be held, or will be looked at first.
+    held: usize,
 }
 
 /// Those who wait for one lock.
@@ -83,6 +96,8 @@ struct Queue {
     tickets: BTreeSet<Ticket>,
     /// Those of them that want other locks too.
     several: BTreeSet<Ticket>,
+    /// Those of them that want the lock alone.
+    alone: BTreeSet<Ticket>,
     /// When a present hold lapses next, as far as it is known.
     deadline: Option<Deadline>,
     /// When this lock is looked at next. Never after that deadline; it may be before it, since a
@@ -108,15 +123,18 @@ pub(crate) enum Full {
 
 /// What came of looking at a lock that somebody may wait for.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is taken apart at once, and a hand-over costs no allocation more"
+)]
 pub(crate) enum Settled<C> {
     /// Nobody is granted now: nobody waits, or the head of the queue has to wait on.
     Waiting,
     /// The head of the queue is granted. Look again: the next one may be, too.
     Passed(HandOver<C>),
-    /// The head of the queue wants these locks, the one that was looked at among them, and is the
-    /// head of each queue. If the others are free as well, it is to be
-    /// [granted](WaitTable::pass_all).
-    Several(Ticket, Locks),
+    /// The head of the queue [wants](WaitTable::wanted) other locks too, and is the head of each
+    /// queue. If the others are free as well, it is to be [granted](WaitTable::pass_all).
+    Several(Ticket),
 }
 
 /// A lock, or several, passed to whoever stood first.
@@ -284,26 +302,27 @@ impl<C> WaitTable<C> {
 
     /// How many of those who share a lock have to be stuck for a request of this `mode` to be stuck
     /// behind them at a place in the queue; `None`: at its end. A request for the lock alone waits
-    /// for each of them, and one with a limit only for so many that there is room. What keeps one
-    /// who stands before it keeps it too. O(n) in those who stand before it.
+    /// for each of them, and one with a limit only for so many that there is room. What keeps the
+    /// head of the queue keeps everybody, and what keeps one who wants the lock alone keeps all
+    /// behind it.
     pub(crate) fn stuck_behind(&self, name: &LockName, place: Option<Ticket>, mode: Mode) -> usize {
+        let by = |mode| match mode {
+            Mode::Exclusive { .. } => 1,
+            Mode::Shared { limit } => limit
+                .and_then(|limit| usize::try_from(limit.get()).ok())
+                .unwrap_or(usize::MAX),
+        };
         let end = place.unwrap_or(Ticket(u64::MAX));
-        let before = self
+        let is_behind_alone = self
             .queue(name.db, &name.key)
-            .into_iter()
-            .flat_map(|queue| queue.tickets.range(..end))
-            .filter_map(|ticket| self.mode_of(*ticket));
-        let mut needed = usize::MAX;
-        for mode in before.chain([mode]) {
-            match mode {
-                Mode::Exclusive { .. } => return 1,
-                Mode::Shared { limit } => {
-                    let limit = limit.and_then(|limit| usize::try_from(limit.get()).ok());
-                    needed = needed.min(limit.unwrap_or(usize::MAX));
-                }
-            }
+            .and_then(|queue| queue.alone.first())
+            .is_some_and(|first| *first < end);
+        if is_behind_alone {
+            return 1;
         }
-        needed
+        self.head(name)
+            .map_or(usize::MAX, |head| by(head.mode))
+            .min(by(mode))
     }
 
     /// How a waiter wants to hold the lock.
@@ -348,13 +367,16 @@ impl<C> WaitTable<C> {
             let name = self.name(name.db, &name.key).unwrap_or(name);
             self.owners
                 .insert((waiter.owner.clone(), name.clone(), ticket));
-            self.queues
+            let queue = self
+                .queues
                 .entry(name.db)
                 .or_default()
                 .entry(Rc::clone(&name.key))
-                .or_default()
-                .tickets
-                .insert(ticket);
+                .or_default();
+            queue.tickets.insert(ticket);
+            if matches!(waiter.mode, Mode::Exclusive { .. }) {
+                queue.alone.insert(ticket);
+            }
             self.note_deadline(&name, deadline);
             names.push(name);
         }
@@ -373,6 +395,7 @@ impl<C> WaitTable<C> {
             Entry {
                 waiter,
                 locks: names,
+                progress: Progress::default(),
             },
         );
         ticket
@@ -403,6 +426,38 @@ impl<C> WaitTable<C> {
             .is_some_and(|queue| queue.tickets.first() == Some(&ticket))
     }
 
+    /// Whether a ticket is the first in the queue of each of its locks.
+    fn heads_all(&mut self, ticket: Ticket) -> bool {
+        let Some(entry) = self.waiters.get(&ticket) else {
+            return false;
+        };
+        let headed = entry.progress.headed;
+        let more = entry.locks.get(headed..).unwrap_or_default().iter();
+        let headed = headed + more.take_while(|lock| self.is_head(lock, ticket)).count();
+        self.waiters.get_mut(&ticket).is_some_and(|entry| {
+            entry.progress.headed = headed;
+            headed >= entry.locks.len()
+        })
+    }
+
+    /// The lock to look at after `looked_at` others, to find out whether all that a waiter wants are
+    /// free: the first is the one that was found to be [held](WaitTable::found_held). `None` after
+    /// the last.
+    pub(crate) fn wanted(&self, ticket: Ticket, looked_at: usize) -> Option<&LockName> {
+        let entry = self.waiters.get(&ticket)?;
+        let len = entry.locks.len();
+        let index = entry.progress.held.checked_add(looked_at)? % len.max(1);
+        entry.locks.get(index).filter(|_| looked_at < len)
+    }
+
+    /// Takes note that the lock that is looked at after `looked_at` others is held.
+    pub(crate) fn found_held(&mut self, ticket: Ticket, looked_at: usize) {
+        if let Some(entry) = self.waiters.get_mut(&ticket) {
+            let len = entry.locks.len().max(1);
+            entry.progress.held = entry.progress.held.saturating_add(looked_at) % len;
+        }
+    }
+
     /// Takes a waiter out of its queues.
     fn remove(&mut self, ticket: Ticket) -> Option<Entry<C>> {
         let entry = self.waiters.remove(&ticket)?;
@@ -414,6 +469,7 @@ impl<C> WaitTable<C> {
             };
             queue.tickets.remove(&ticket);
             queue.several.remove(&ticket);
+            queue.alone.remove(&ticket);
             if queue.tickets.is_empty() {
                 self.forget(name);
             }
@@ -516,17 +572,16 @@ impl<C> WaitTable<C> {
             return Ok(Settled::Waiting);
         };
         if head.locks.len() > 1 {
-            let is_next = *state == LockState::Free
-                && head.locks.iter().all(|lock| self.is_head(lock, ticket));
-            let locks = head.locks.clone();
             if *state != LockState::Free {
                 self.note_deadline(name, state.next_lapse());
-            } else if !self.has_lapsed(name, now) {
+                return Ok(Settled::Waiting);
+            }
+            if !self.has_lapsed(name, now) {
                 // It was given up before its deadline.
                 self.note_deadline(name, None);
             }
-            return Ok(if is_next {
-                Settled::Several(ticket, locks)
+            return Ok(if self.heads_all(ticket) {
+                Settled::Several(ticket)
             } else {
                 Settled::Waiting
             });

@@ -83,9 +83,17 @@ pub(crate) fn request_of<'m>(member: &'m [u8], owner: Owner<'_>) -> Option<Reque
         .flatten()
 }
 
-/// Whether a member with the score of a token belongs to this owner.
-pub(crate) fn is_of_owner(member: &[u8], owner: Owner<'_>) -> bool {
-    owner_of_token(member) == Some(owner) || request_of(member, owner).is_some()
+/// The owner of the grant that a member with a token's score belongs to. `None` for every other
+/// member.
+pub(crate) fn owner_of_grant(member: &[u8]) -> Option<Owner<'_>> {
+    let Some(rest) = member.strip_prefix(REQUEST) else {
+        return owner_of_token(member);
+    };
+    let digits = rest.iter().position(|byte| *byte == b':')?;
+    let (len, rest) = rest.split_at_checked(digits)?;
+    let len: usize = std::str::from_utf8(len).ok()?.parse().ok()?;
+    let (_, owner) = rest.strip_prefix(b":")?.split_at_checked(len)?;
+    Owner::new(owner.strip_prefix(b":")?)
 }
 
 /// The score of a token.
@@ -196,6 +204,28 @@ mod tests {
     }
 
     #[test]
+    fn a_member_of_a_grant_names_its_owner() {
+        assert_eq!(owner_of_grant(b"t:a"), Some(owner(b"a")));
+        assert_eq!(owner_of_grant(b"r:3:r:1:a:\0"), Some(owner(b"a:\0")));
+        for member in [
+            &b"lk1s"[..],
+            b"",
+            b"o:a",
+            b"t:",
+            b"r:",
+            b"r:1",
+            b"r::a",
+            b"r:1:x",
+            b"r:1:x:",
+            b"r:9:x:a",
+            b"r:-1:x:a",
+            b"r:99999999999999999999:x:a",
+        ] {
+            assert_eq!(owner_of_grant(member), None, "{}", member.escape_ascii());
+        }
+    }
+
+    #[test]
     fn a_score_is_a_deadline_or_a_token_or_nothing() {
         for score in [
             0.0,
@@ -246,6 +276,8 @@ mod tests {
                     prop_assert_ne!(one, other);
                 }
             }
+            prop_assert_eq!(owner_of_grant(&members[1]), Some(owner(&a)));
+            prop_assert_eq!(owner_of_grant(&members[2]), Some(owner(&a)));
             let same = request(request_id(&id_a), owner(&a)) == request(request_id(&id_b), owner(&b));
             prop_assert_eq!(same, (id_a, a) == (id_b, b));
         }

@@ -16,6 +16,7 @@ use crate::lock::rules::{Asker, LockState, Share, Shares};
 use crate::lock::share::{self, MARK, MAX_DEADLINE, Member};
 use crate::lock::time::UnixMillis;
 use redis_module::raw;
+use std::collections::HashSet;
 use std::ffi::{CStr, c_int, c_longlong};
 use std::ptr;
 
@@ -212,9 +213,7 @@ impl Key<'_> {
                 Some(Holder {
                     owner: owner.bytes().to_vec(),
                     holds: 1,
-                    token: self
-                        .score(&share::token(owner))
-                        .and_then(share::token_of_score),
+                    token: self.token_of(owner),
                     deadline: Some(self.share_deadline(owner)?),
                     layout: HolderLayout::Share,
                 })
@@ -276,27 +275,46 @@ impl Key<'_> {
         if self.kind() != Some(raw::REDISMODULE_KEYTYPE_ZSET) || self.score(MARK) != Some(0.0) {
             return;
         }
-        let lapsed = self.members(Range::lapsed(wall_clock().as_millis()));
-        let mut members = Vec::new();
-        for member in lapsed {
-            if let Some(owner) = share::owner_of_holder(&member) {
-                members.extend(self.members_of(owner));
-            }
-            members.push(member);
+        let mut lapsed = self.members(Range::lapsed(wall_clock().as_millis()));
+        if lapsed.is_empty() {
+            return;
         }
-        if !members.is_empty() {
-            self.remove(&members);
+        let owners: HashSet<&[u8]> = lapsed
+            .iter()
+            .filter_map(|member| Some(share::owner_of_holder(member)?.bytes()))
+            .collect();
+        // Each token once: in a set that somebody forged, all owners can have the same.
+        let mut tokens = HashSet::new();
+        let mut members: Vec<Member> = Vec::new();
+        for owner in lapsed
+            .iter()
+            .filter_map(|member| share::owner_of_holder(member))
+        {
+            let token = self.token_of(owner).filter(|token| tokens.insert(*token));
+            let mut of_token =
+                token.map_or_else(Vec::new, |token| self.members(Range::of_token(token)));
+            of_token.retain(|member| {
+                share::owner_of_grant(member).is_some_and(|owner| owners.contains(owner.bytes()))
+            });
+            members.append(&mut of_token);
         }
+        members.append(&mut lapsed);
+        self.remove(&members);
+    }
+
+    /// The token of an owner's grant.
+    fn token_of(&self, owner: Owner<'_>) -> Option<Token> {
+        self.score(&share::token(owner))
+            .and_then(share::token_of_score)
     }
 
     /// The members that go with an owner's share, except for the one with its deadline. Others can
     /// have a share under the same token, if a quorum decided on it for both.
     fn members_of(&self, owner: Owner<'_>) -> Vec<Member> {
         let mut members = self
-            .score(&share::token(owner))
-            .and_then(share::token_of_score)
+            .token_of(owner)
             .map_or_else(Vec::new, |token| self.members(Range::of_token(token)));
-        members.retain(|member| share::is_of_owner(member, owner));
+        members.retain(|member| share::owner_of_grant(member) == Some(owner));
         members
     }
 

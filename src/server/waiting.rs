@@ -12,7 +12,9 @@ use super::watching;
 use crate::lock::deadlock::{Holders, Keys, Step, circle};
 use crate::lock::fence::{Fence, Token};
 use crate::lock::lease::Deadline;
-use crate::lock::queue::{Full, HandOver, LockName, Locks, NoTokenLeft, Passed, Settled, Waiter};
+use crate::lock::queue::{
+    Full, HandOver, LockName, Locks, NoTokenLeft, Passed, Settled, Ticket, Waiter,
+};
 use crate::lock::record::{Owner, OwnerBuf, RequestIdBuf};
 use crate::lock::rules::{Acquire, Asker, LockState, Released, Remainder, Write, release};
 use crate::lock::time::SteadyMillis;
@@ -329,24 +331,20 @@ fn carry_out(
             grant(ctx, module, name, key, hand_over);
             if is_shared { Next::Shared } else { Next::Taken }
         }
-        Ok(Settled::Several(ticket, locks)) => {
-            let others = locks.iter().filter(|lock| *lock != name);
-            match are_free(ctx, module, others) {
-                Ok(true) => {
-                    let outcome =
-                        module
-                            .waits
-                            .pass_all(ticket, clock::wall_clock(), &mut module.fence);
-                    let outcome = outcome.map_err(|NoTokenLeft| Error::NoTokenLeft);
-                    carry_out(ctx, module, name, key, outcome)
-                }
-                Ok(false) => Next::Nobody,
-                Err((lock, error)) => {
-                    reject_all(module, &lock, || error.clone());
-                    Next::HeadIsGone
-                }
+        Ok(Settled::Several(ticket)) => match are_free(ctx, module, ticket, name) {
+            Ok(true) => {
+                let outcome = module
+                    .waits
+                    .pass_all(ticket, clock::wall_clock(), &mut module.fence);
+                let outcome = outcome.map_err(|NoTokenLeft| Error::NoTokenLeft);
+                carry_out(ctx, module, name, key, outcome)
             }
-        }
+            Ok(false) => Next::Nobody,
+            Err((lock, error)) => {
+                reject_all(module, &lock, || error.clone());
+                Next::HeadIsGone
+            }
+        },
         Err(error) => {
             reject_all(module, name, || error.clone());
             Next::Nobody
@@ -354,29 +352,37 @@ fn carry_out(
     }
 }
 
-/// Whether locks that somebody waits for are all free. An error when one of them is none, or is
-/// another server's.
-fn are_free<'l>(
+/// Whether all locks that somebody waits for are free, of which one is known to be. An error when
+/// one of them is no lock, or is another server's.
+fn are_free(
     ctx: Context<'_>,
     module: &mut Module,
-    locks: impl Iterator<Item = &'l LockName>,
+    ticket: Ticket,
+    known: &LockName,
 ) -> Result<bool, (LockName, Error)> {
-    for lock in locks {
+    for looked_at in 0.. {
+        let Some(lock) = module.waits.wanted(ticket, looked_at).cloned() else {
+            break;
+        };
+        if lock == *known {
+            continue;
+        }
         let name = OwnedStr::new(&lock.key);
         let mut key = Key::for_writing(ctx, name.as_str());
         key.drop_lapsed_shares();
-        let Some(head) = module.waits.head(lock) else {
+        let Some(head) = module.waits.head(&lock) else {
             return Ok(false);
         };
         let is_served = key.kind().is_some() || ctx.serves(key.name());
         match key.state(head.asked().asker(), &mut module.fence) {
-            Ok(LockState::Free) if !is_served => return Err((lock.clone(), Error::SlotMoving)),
+            Ok(LockState::Free) if !is_served => return Err((lock, Error::SlotMoving)),
             Ok(LockState::Free) => {}
             Ok(state) => {
-                module.waits.note_deadline(lock, state.next_lapse());
+                module.waits.note_deadline(&lock, state.next_lapse());
+                module.waits.found_held(ticket, looked_at);
                 return Ok(false);
             }
-            Err(error) => return Err((lock.clone(), error)),
+            Err(error) => return Err((lock, error)),
         }
     }
     Ok(true)

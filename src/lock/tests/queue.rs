@@ -253,11 +253,15 @@ impl Server {
             match outcome {
                 Settled::Waiting => break,
                 Settled::Passed(hand_over) => self.hand_over(hand_over),
-                Settled::Several(ticket, locks) => {
-                    let free = locks
+                Settled::Several(ticket) => {
+                    let wanted = |looked_at| self.waits.wanted(ticket, looked_at);
+                    let locks: Vec<LockName> = (0..).map_while(wanted).cloned().collect();
+                    let held = locks
                         .iter()
-                        .all(|lock| !self.keys.contains_key(&lock.key[0]));
-                    if !free {
+                        .position(|lock| self.keys.contains_key(&lock.key[0]));
+                    if let Some(held) = held {
+                        self.waits.found_held(ticket, held);
+                        assert_eq!(self.waits.wanted(ticket, 0), Some(&locks[held]));
                         break;
                     }
                     let passed = self.waits.pass_all(ticket, now.wall, &mut self.fence);
@@ -584,8 +588,13 @@ impl Model {
             })
             .count();
         let needed = if holders.iter().any(|holder| holder.is_shared) {
-            self.queue(lock)
-                .take_while(|waiter| place.is_none_or(|place| waiter.id < place))
+            let before = self
+                .queue(lock)
+                .take_while(|waiter| place.is_none_or(|place| waiter.id < place));
+            let alone = before.filter(|waiter| matches!(waiter.wish.mode, Mode::Exclusive { .. }));
+            let head = self.queue(lock).next();
+            alone
+                .chain(head)
                 .map(|waiter| stuck_needed(waiter.wish.mode))
                 .chain([stuck_needed(who.mode)])
                 .min()
@@ -743,6 +752,95 @@ fn waiter(id: u32, wish: &Wish, now: Now, until: Option<u64>) -> Waiter<u32> {
         until: until.map(SteadyMillis),
         client: id,
     }
+}
+
+/// Each of so many owners has a share of lock 0 and waits for lock 1, which as many others share, who
+/// wait for lock 2. Counts how many of them it is asked for.
+struct Crowd {
+    size: usize,
+    asked_for: usize,
+}
+
+impl Crowd {
+    fn owner(lock: u8, number: usize) -> OwnerBuf {
+        OwnerBuf::from(owner(&format!("{lock}:{number}")))
+    }
+
+    /// All of them in their queues.
+    fn table(&self) -> WaitTable<u32> {
+        let mut table = WaitTable::default();
+        let limit = NonZeroU32::new(u32::try_from(self.size).expect("few"));
+        for (lock, mode) in [
+            (0, Mode::Shared { limit }),
+            (1, Mode::Exclusive { reentrant: false }),
+        ] {
+            for number in 0..self.size {
+                let waiter = Waiter {
+                    owner: Self::owner(lock, number),
+                    ttl: Ttl::from_millis(1).expect("in range"),
+                    request: None,
+                    mode,
+                    watch: false,
+                    since: SteadyMillis(0),
+                    until: None,
+                    client: 0,
+                };
+                table.join([(name(lock + 1), None)], waiter);
+            }
+        }
+        table
+    }
+}
+
+impl Keys for Crowd {
+    fn holders(&mut self, lock: &LockName) -> Holders {
+        match lock.key[0] {
+            2 => Holders::One(OwnerBuf::from(owner("last"))),
+            _ => Holders::Sharing(self.size),
+        }
+    }
+
+    fn sharing_among(
+        &mut self,
+        lock: &LockName,
+        owners: &mut dyn Iterator<Item = &OwnerBuf>,
+    ) -> Vec<OwnerBuf> {
+        let prefix = [b'0' + lock.key[0], b':'];
+        let is_holder = |owner: &&OwnerBuf| owner.as_owner().bytes().starts_with(&prefix);
+        owners
+            .inspect(|_| self.asked_for += 1)
+            .filter(is_holder)
+            .cloned()
+            .collect()
+    }
+
+    fn sharing(&mut self, lock: &LockName) -> Vec<OwnerBuf> {
+        self.asked_for += self.size;
+        (0..self.size)
+            .map(|number| Self::owner(lock.key[0], number))
+            .collect()
+    }
+}
+
+/// Those who hold a lock are looked up once for all who wait for it.
+#[test]
+fn a_search_for_a_deadlock_takes_as_many_steps_as_there_are_waits() {
+    let mut crowd = Crowd {
+        size: 500,
+        asked_for: 0,
+    };
+    let table = crowd.table();
+    let mode = Mode::Exclusive { reentrant: false };
+    let writer = owner("writer");
+    assert_eq!(circle(&table, writer, &[name(0)], mode, &mut crowd), None);
+    assert!(crowd.asked_for < 10 * crowd.size, "{}", crowd.asked_for);
+
+    // The last holder closes a circle: all others wait for it, one behind the other.
+    let last = owner("last");
+    let found = circle(&table, last, &[name(0)], mode, &mut crowd).expect("a circle");
+    let locks: Vec<u8> = found.iter().map(|step| step.lock.key[0]).collect();
+    assert_eq!(locks, [0, 1, 2]);
+    assert!(crowd.asked_for < 20 * crowd.size, "{}", crowd.asked_for);
 }
 
 proptest! {
