@@ -17,9 +17,8 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use crate::harness::{Flavour, Raw, Reply, Server, Words, on_every_server, scaled};
+use crate::harness::{Flavour, Raw, Reply, Server, Words, on_every_server};
 
 /// A page of the documentation.
 struct Page {
@@ -268,10 +267,9 @@ impl<'a> Line<'a> {
 /// So many servers that are the nodes of a quorum. What they grant is on their disks, so they vote at
 /// once. A busy machine has time to answer.
 fn quorum_of(count: usize, flavour: Flavour) -> Vec<Server> {
-    let timeout = scaled(Duration::from_secs(2)).as_millis().to_string();
     let start = |_| {
         let server = Server::build(flavour).aof();
-        server.config("lock.quorum-node-timeout", &timeout).start()
+        server.config("lock.quorum-node-timeout", "3000").start()
     };
     let servers: Vec<Server> = (0..count).map(start).collect();
     let addresses: Vec<String> = servers
