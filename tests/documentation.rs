@@ -315,7 +315,8 @@ impl<'a> Scene<'a> {
     }
 
     fn client(&mut self, name: &'a str) -> &mut Raw {
-        let server = self.servers[self.place(name)].as_ref();
+        let place = self.place(name);
+        let server = self.servers[place].as_ref();
         let is_resp3 = self.is_resp3;
         self.clients.entry(name).or_insert_with(|| {
             let server = server.expect("a server that is up");
