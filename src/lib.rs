@@ -21,7 +21,7 @@ use std::ffi::CStr;
 /// Outside of a server, in unit tests, there is none.
 #[cfg(not(test))]
 #[global_allocator]
-static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAlloc;
+static ALLOCATOR: server::ServerAlloc = server::ServerAlloc;
 
 /// The name under which the server knows the module, its section of `INFO` and its settings.
 const NAME: &CStr = c"lock";

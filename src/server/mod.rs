@@ -4,6 +4,8 @@
 //! reaches the rest of the crate as safe values: a [`Context`], its [`Args`], its [`Key`]s.
 
 mod alarm;
+#[cfg(not(test))]
+mod alloc;
 mod api;
 mod args;
 mod blocked;
@@ -34,6 +36,8 @@ mod voting;
 mod waiting;
 mod watching;
 
+#[cfg(not(test))]
+pub(crate) use alloc::ServerAlloc;
 pub(crate) use args::{Arg, Args};
 pub(crate) use blocked::Blocked;
 pub(crate) use clock::{clocks, wall_clock};
