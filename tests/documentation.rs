@@ -376,9 +376,14 @@ fn play(block: &Block, flavour: Flavour) {
         }
         if command.is_some() && expected == ["(waits)"] {
             waiting.push(name);
-            let here = waiting.iter().filter(|waiter| scene.places[*waiter] == place);
+            let here = waiting
+                .iter()
+                .filter(|waiter| scene.places[*waiter] == place);
             let here = here.count() as u64;
-            scene.servers[place].as_ref().unwrap().wait_for_blocked(here);
+            scene.servers[place]
+                .as_ref()
+                .unwrap()
+                .wait_for_blocked(here);
             continue;
         }
         let reply = client.read();
