@@ -39,7 +39,10 @@ unsafe impl GlobalAlloc for ServerAlloc {
             }
             let address = all.addr();
             let given = all.add(layout.align() - (address & (layout.align() - 1)));
-            given.cast::<*mut u8>().sub(1).write(all);
+            given
+                .sub(size_of::<*mut u8>())
+                .cast::<*mut u8>()
+                .write_unaligned(all);
             given
         }
     }
@@ -51,7 +54,13 @@ unsafe impl GlobalAlloc for ServerAlloc {
             if layout.align() <= SERVER_ALIGN {
                 RedisAlloc.dealloc(given, layout);
             } else if let Some(padded) = padded(layout) {
-                RedisAlloc.dealloc(given.cast::<*mut u8>().sub(1).read(), padded);
+                RedisAlloc.dealloc(
+                    given
+                        .sub(size_of::<*mut u8>())
+                        .cast::<*mut u8>()
+                        .read_unaligned(),
+                    padded,
+                );
             }
         }
     }
