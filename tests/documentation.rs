@@ -4,6 +4,7 @@
 //! shown, and one that is not in this list fails:
 //!
 //! - `redis`: a session, played on every server; see [`play`]. `redis resp3`: by RESP3 clients.
+//!   `redis quorum`: by RESP3 clients of three servers that are the nodes of a quorum.
 //! - `diagram`: a command that is sent, with an arrow to each argument; see [`check_diagram`].
 //! - `conf`: lines of a configuration that every server starts with.
 //! - `sh`: lines that are known to [`Shell`].
@@ -263,12 +264,77 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Plays a session on a server of its own and compares every reply.
+/// So many servers that are the nodes of a quorum. What they grant is on their disks, so they vote at
+/// once. A busy machine has time to answer.
+fn quorum_of(count: usize, flavour: Flavour) -> Vec<Server> {
+    let start = |_| {
+        let server = Server::build(flavour).aof();
+        server.config("lock.quorum-node-timeout", "3000").start()
+    };
+    let servers: Vec<Server> = (0..count).map(start).collect();
+    let addresses: Vec<String> = servers
+        .iter()
+        .map(|server| format!("127.0.0.1:{}", server.port()))
+        .collect();
+    let nodes = addresses.join(",");
+    for server in &servers {
+        let reply = server.call(("CONFIG", "SET", "lock.quorum-nodes", nodes.as_str()));
+        assert_eq!(reply, "OK");
+    }
+    servers
+}
+
+/// The servers of a session and who is connected to them.
+struct Scene<'a> {
+    is_resp3: bool,
+    /// `None` for one that was shut down.
+    servers: Vec<Option<Server>>,
+    /// The server of each client: of several, the next for each client that is new.
+    places: HashMap<&'a str, usize>,
+    clients: BTreeMap<&'a str, Raw>,
+}
+
+impl<'a> Scene<'a> {
+    fn new(language: &str, flavour: Flavour) -> Self {
+        let servers = match language {
+            "redis quorum" => quorum_of(3, flavour),
+            _ => vec![Server::start(flavour)],
+        };
+        Self {
+            is_resp3: language != "redis",
+            servers: servers.into_iter().map(Some).collect(),
+            places: HashMap::new(),
+            clients: BTreeMap::new(),
+        }
+    }
+
+    /// The place of a client's server.
+    fn place(&mut self, name: &'a str) -> usize {
+        let next = self.places.len() % self.servers.len();
+        *self.places.entry(name).or_insert(next)
+    }
+
+    fn client(&mut self, name: &'a str) -> &mut Raw {
+        let place = self.place(name);
+        let server = self.servers[place].as_ref();
+        let is_resp3 = self.is_resp3;
+        self.clients.entry(name).or_insert_with(|| {
+            let server = server.expect("a server that is up");
+            if is_resp3 {
+                server.raw_resp3()
+            } else {
+                server.raw()
+            }
+        })
+    }
+}
+
+/// Plays a session on a server of its own, or on three, and compares every reply.
 ///
 /// - `> COMMAND` is sent; the lines up to the next command are the reply, as `redis-cli --no-raw`
 ///   shows it. With several clients each has a name: `alice> COMMAND`.
 /// - `(waits)` in place of a reply: there is none yet. It stands below, as `alice: REPLY`.
-/// - `alice: (hung up)`: the server ends the connection.
+/// - `alice: (hung up)`: the server ends the connection. As the reply to a command: and itself.
 /// - `<name>` in a reply stands for something that differs each time, and then for the same in all
 ///   that follows, commands too.
 /// - `...` at the end of a line stands for the rest of it, where servers word it differently.
@@ -276,8 +342,7 @@ impl<'a> Line<'a> {
 ///
 /// All replies are shown: when the session ends, none is left.
 fn play(block: &Block, flavour: Flavour) {
-    let server = Server::start(flavour);
-    let mut clients: BTreeMap<&str, Raw> = BTreeMap::new();
+    let mut scene = Scene::new(&block.language, flavour);
     let mut waiting: Vec<&str> = Vec::new();
     let mut names = Names::default();
     let is_text = |line: &&String| !line.is_empty() && !line.starts_with("# ");
@@ -296,24 +361,30 @@ fn play(block: &Block, flavour: Flavour) {
         while let Some(Line::Reply(line)) = lines.next_if(|line| matches!(line, Line::Reply(_))) {
             expected.push(line);
         }
-        if expected == ["(hung up)"] {
-            clients.remove(name).unwrap().wait_until_closed();
-            continue;
-        }
-        let client = clients
-            .entry(name)
-            .or_insert_with(|| match block.language.as_str() {
-                "redis resp3" => server.raw_resp3(),
-                _ => server.raw(),
-            });
         let command = command.map(|command| names.fill_in(command));
+        let place = scene.place(name);
+        let client = scene.client(name);
         if let Some(command) = &command {
             client.send(split(command));
-            if expected == ["(waits)"] {
-                waiting.push(name);
-                server.wait_for_blocked(waiting.len() as u64);
-                continue;
+        }
+        if expected == ["(hung up)"] {
+            scene.clients.remove(name).unwrap().wait_until_closed();
+            if command.is_some() {
+                scene.servers[place].take().unwrap().wait_for_end();
             }
+            continue;
+        }
+        if command.is_some() && expected == ["(waits)"] {
+            waiting.push(name);
+            let here = waiting
+                .iter()
+                .filter(|waiter| scene.places[*waiter] == place);
+            let here = here.count() as u64;
+            scene.servers[place]
+                .as_ref()
+                .unwrap()
+                .wait_for_blocked(here);
+            continue;
         }
         let reply = client.read();
         waiting.retain(|waiter| *waiter != name);
@@ -343,9 +414,11 @@ fn play(block: &Block, flavour: Flavour) {
             found.join("\n")
         );
     }
-    // Whatever was on its way is there once the server has answered this.
-    server.call("PING");
-    for (name, client) in &mut clients {
+    // Whatever was on its way is there once the servers have answered this.
+    for server in scene.servers.iter().flatten() {
+        server.call("PING");
+    }
+    for (name, client) in &mut scene.clients {
         assert!(
             !client.has_reply(),
             "{}: `{name}` has got a reply that is not shown",
@@ -553,18 +626,24 @@ on_every_server! {
     fn sessions_go_as_they_are_shown(flavour) {
         let mut blocks = blocks_in("redis");
         blocks.extend(blocks_in("redis resp3"));
+        blocks.extend(blocks_in("redis quorum"));
         assert!(!blocks.is_empty());
         for block in blocks {
             play(&block, flavour);
         }
     }
 
-    /// The README explains each argument of each command, in the order of `LOCK.HELP`. Each is sent
-    /// to a server where nothing is locked, so there is no token that a guard could find.
+    /// The README explains each argument of each command, in the order of `LOCK.HELP`, and a page
+    /// after it those of the commands that servers send to one another. Each is sent to a server where
+    /// nothing is locked, so there is no token that a guard could find. The server is a quorum of one.
     fn every_command_has_a_diagram(flavour) {
-        let server = Server::start(flavour);
+        let server = quorum_of(1, flavour).pop().unwrap();
         let diagrams = blocks_in("diagram");
-        let help = help(&server);
+        let (internal, mut help): (Vec<_>, Vec<_>) = help(&server)
+            .into_iter()
+            .partition(|(_, summary)| summary.ends_with(", for coordinators"));
+        assert_eq!(internal.len(), 5);
+        help.extend(internal);
         assert_eq!(diagrams.len(), help.len());
         for (block, (syntax, _)) in diagrams.iter().zip(help) {
             let command = &block.lines[0];
@@ -621,7 +700,11 @@ on_every_server! {
         let settings = server.call("CONFIG GET lock.*");
         assert!(!settings.items().is_empty());
         for setting in settings.items().chunks(2) {
-            let row = format!("| `{}` | {} |", setting[0].as_text(), setting[1].as_text());
+            let default = match setting[1].as_text() {
+                "" => "empty",
+                value => value,
+            };
+            let row = format!("| `{}` | {default} |", setting[0].as_text());
             assert!(text.contains(&row), "{row}");
         }
 
@@ -642,10 +725,10 @@ on_every_server! {
         }
     }
 
-    /// With the line that is commented out because it costs time.
+    /// With the lines that are commented out: one that costs time, and those of a quorum.
     fn the_example_configuration_starts_a_server(flavour) {
         let text = fs::read_to_string(root().join("redis.conf.example")).unwrap();
-        let text = text.replace("# notify-", "notify-");
+        let text = text.replace("# notify-", "notify-").replace("# lock.", "lock.");
         start_with(&settings(text.lines()), flavour);
     }
 
@@ -662,10 +745,11 @@ on_every_server! {
 
 #[test]
 fn every_block_is_checked() {
-    const KNOWN: [&str; 8] = [
+    const KNOWN: [&str; 9] = [
         "conf",
         "diagram",
         "redis",
+        "redis quorum",
         "redis resp3",
         "sh",
         "sql",

@@ -5,7 +5,7 @@
 
 mod alarm;
 #[cfg(not(test))]
-mod allocator;
+mod alloc;
 mod api;
 mod args;
 mod blocked;
@@ -37,7 +37,7 @@ mod waiting;
 mod watching;
 
 #[cfg(not(test))]
-pub(crate) use allocator::ServerAlloc;
+pub(crate) use alloc::ServerAlloc;
 pub(crate) use args::{Arg, Args};
 pub(crate) use blocked::Blocked;
 pub(crate) use clock::{clocks, wall_clock};
