@@ -160,7 +160,7 @@ mod tests {
         let id = RequestId::new(b"r:1").expect("in range");
         let member = request(id, owner(b"a:\0"));
         assert_eq!(request_of(&member, owner(b"a:\0")), Some(id));
-        assert!(is_of_owner(&member, owner(b"a:\0")));
+        assert_eq!(owner_of_grant(&member), Some(owner(b"a:\0")));
         for other in [&b"\0"[..], b"a", b"1:a:\0", b"x", &member] {
             assert_eq!(
                 request_of(&member, owner(other)),
@@ -168,7 +168,7 @@ mod tests {
                 "{}",
                 other.escape_ascii()
             );
-            assert!(!is_of_owner(&member, owner(other)));
+            assert_ne!(owner_of_grant(&member), Some(owner(other)));
         }
         for member in [
             &b"r:"[..],
@@ -185,10 +185,10 @@ mod tests {
                 "{}",
                 member.escape_ascii()
             );
-            assert!(!is_of_owner(member, owner(b"a")));
+            assert_ne!(owner_of_grant(member), Some(owner(b"a")));
         }
-        assert!(is_of_owner(b"t:a", owner(b"a")));
-        assert!(!is_of_owner(b"t:a", owner(b"b")));
+        assert_eq!(owner_of_grant(b"t:a"), Some(owner(b"a")));
+        assert_ne!(owner_of_grant(b"t:a"), Some(owner(b"b")));
     }
 
     #[test]
