@@ -6,7 +6,7 @@
 use super::attempt::Attempt;
 use super::node::Node;
 use super::requests::{answer_to, ask_info, command_of, may_repeat};
-use super::round::{Nodes, Outcome, Request, Round, Step};
+use super::round::{Answer, Nodes, Outcome, Request, Round, Step};
 use super::settings::Settings;
 use crate::lock::fence::Token;
 use crate::lock::lease::Ttl;
@@ -371,13 +371,34 @@ fn pause_after(
     }
 }
 
+/// A message that is answered when this is dropped: by a mistake in this crate or another one too.
+struct Pending {
+    node: usize,
+    answer: Answer,
+    sender: UnboundedSender<(usize, Answer)>,
+}
+
+impl Pending {
+    /// The node has answered.
+    fn end(mut self, answer: Answer) {
+        self.answer = answer;
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        // Nobody listens any more when the round is over.
+        let _ = self.sender.send((self.node, self.answer));
+    }
+}
+
 /// One round and its messages.
 struct Drive<'q> {
     quorum: &'q Quorum,
     job: &'q Rc<Job>,
     round: Round,
-    sender: UnboundedSender<(usize, super::round::Answer)>,
-    answers: UnboundedReceiver<(usize, super::round::Answer)>,
+    sender: UnboundedSender<(usize, Answer)>,
+    answers: UnboundedReceiver<(usize, Answer)>,
 }
 
 impl<'q> Drive<'q> {
@@ -403,10 +424,15 @@ impl<'q> Drive<'q> {
                         continue;
                     };
                     let command = command_of(self.job, message);
-                    let (job, sender) = (Rc::clone(self.job), self.sender.clone());
+                    let job = Rc::clone(self.job);
+                    let pending = Pending {
+                        node,
+                        answer: Answer::Unknown,
+                        sender: self.sender.clone(),
+                    };
                     spawn_local(async move {
                         let sent = connection.send(&command, may_repeat(message)).await;
-                        let _ = sender.send((node, answer_to(&job, message, sent)));
+                        pending.end(answer_to(&job, message, sent));
                     });
                 }
             }

@@ -12,8 +12,9 @@ pub(super) fn describe(nodes: &[NodeInfo]) -> Reply {
     let reachable = nodes.iter().filter(|node| node.lock.is_ok()).count();
     let state = match held {
         Some(_) => "held",
-        None if reachable >= majority => "free",
-        None => "unknown",
+        // Those who say nothing could make it a majority.
+        None if most_alike(nodes) + nodes.len() - reachable >= majority => "unknown",
+        None => "free",
     };
     let mode = held.as_ref().map(|held| {
         if held.is_shared {
@@ -100,6 +101,24 @@ fn agreed(nodes: &[NodeInfo], majority: usize) -> Option<LockInfo> {
         token: tokens.filter_map(|lock| lock.token).max(),
         ttl: ttls.get(majority.saturating_sub(1)).copied().unwrap_or(-2),
     })
+}
+
+/// The most nodes on which somebody has one and the same hold.
+fn most_alike(nodes: &[NodeInfo]) -> usize {
+    let held: Vec<&LockInfo> = nodes
+        .iter()
+        .filter_map(|node| node.lock.as_ref().ok())
+        .filter(|lock| lock.is_held)
+        .collect();
+    let alike = held.iter().map(|lock| {
+        if lock.is_shared {
+            let shares = |owner| held.iter().filter(move |lock| lock.owners.contains(owner));
+            lock.owners.iter().map(|owner| shares(owner).count()).max()
+        } else {
+            Some(held.iter().filter(|other| same_hold(lock, other)).count())
+        }
+    });
+    alike.flatten().max().unwrap_or(0)
 }
 
 fn same_hold(one: &LockInfo, other: &LockInfo) -> bool {
