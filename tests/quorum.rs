@@ -158,8 +158,8 @@ on_every_server! {
             let longest = LONG - LONG / 100 - 2;
             assert!((longest - elapsed..=longest).contains(&validity), "{validity} {elapsed}");
             all_have(&nodes, token);
-            let pid = coordinator.call(format!("LOCK.QRELEASE k o{number} TOKEN {token}"));
-            assert_eq!(pid, 1);
+            let released = coordinator.call(format!("LOCK.QRELEASE k o{number} TOKEN {token}"));
+            assert_eq!(released, 1);
             all_have(&nodes, 0);
         }
         // The last one is given back twice, and nobody else's is.
@@ -254,9 +254,13 @@ on_every_server! {
             }
             all_have(&nodes, 0);
             for command in ["LOCK.QRENEW k a 100000", "LOCK.QRELEASE k a"] {
+                // Half of them are enough to know that no majority has it.
                 let reply = nodes[0].call(command);
-                let is_known = reply == Reply::Int(-1);
-                assert!(is_known || reply.error_code() == Some("NOQUORUM"), "{count} {reply:?}");
+                if down > count / 2 {
+                    assert_eq!(reply.error_code(), Some("NOQUORUM"), "{count} {reply:?}");
+                } else {
+                    assert_eq!(reply, -1, "{count}");
+                }
             }
             let info = nodes[0].call("LOCK.QINFO k");
             let up = i64::try_from(nodes.len()).unwrap();

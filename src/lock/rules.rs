@@ -7,7 +7,7 @@ use super::fence::{Fence, Token};
 use super::lease::{Deadline, Ttl};
 use super::record::{Encoded, MAX_HOLDS, Owner, Record, RequestId};
 use super::share::MAX_DEADLINE;
-use super::time::UnixMicros;
+use super::time::{UnixMicros, UnixMillis};
 use std::borrow::Cow;
 use std::num::NonZeroU32;
 
@@ -73,7 +73,22 @@ pub(crate) struct Own {
     pub(crate) deadline: Option<Deadline>,
 }
 
+/// When a lease ends that begins at `now`. That of a share has to fit into a score.
+pub(crate) fn lease(is_shared: bool, ttl: Ttl, now: UnixMillis) -> Deadline {
+    let deadline = ttl.deadline(now);
+    if is_shared {
+        deadline.min(MAX_DEADLINE)
+    } else {
+        deadline
+    }
+}
+
 impl LockState<'_> {
+    /// Whether it is held side by side.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self, Self::Shared(_))
+    }
+
     /// The grant by which `owner`, for whom the state was read, holds the lock.
     pub(crate) fn own(&self, owner: Owner<'_>) -> Option<Own> {
         match self {
@@ -190,6 +205,13 @@ pub(crate) enum Mode {
         /// The most that may hold it then, the new one counted. `None`: any number.
         limit: Option<NonZeroU32>,
     },
+}
+
+impl Mode {
+    /// Whether it is side by side.
+    fn is_shared(self) -> bool {
+        matches!(self, Self::Shared { .. })
+    }
 }
 
 /// What an acquire asks for.
@@ -311,7 +333,7 @@ fn grant(asked: &Acquire<'_>, now: UnixMicros, fence: &mut Fence) -> Acquired {
 
 /// What makes a grant under a token. Several locks that are granted together have one token.
 pub(crate) fn grant_under(token: Token, asked: &Acquire<'_>, now: UnixMicros) -> Write {
-    let lease = asked.ttl.deadline(now.as_millis());
+    let lease = lease(asked.mode.is_shared(), asked.ttl, now.as_millis());
     match asked.mode {
         Mode::Exclusive { .. } => Write::Record(Put {
             value: Record {
@@ -323,7 +345,7 @@ pub(crate) fn grant_under(token: Token, asked: &Acquire<'_>, now: UnixMicros) ->
             .encode(),
             deadline: Some(lease),
         }),
-        Mode::Shared { .. } => Write::Share(lease.min(MAX_DEADLINE)),
+        Mode::Shared { .. } => Write::Share(lease),
     }
 }
 
@@ -457,15 +479,6 @@ pub(crate) fn renew(
     }
     match state.own(owner).filter(|own| own.is_by(token)) {
         None => Renewed::NotYours,
-        Some(own) => {
-            let lease = ttl.deadline(now.as_millis());
-            Renewed::Until(
-                own.token,
-                match state {
-                    LockState::Shared(_) => lease.min(MAX_DEADLINE),
-                    _ => lease,
-                },
-            )
-        }
+        Some(own) => Renewed::Until(own.token, lease(state.is_shared(), ttl, now.as_millis())),
     }
 }

@@ -9,8 +9,7 @@ use super::fence::Token;
 use super::lease::{Deadline, Ttl};
 use super::queue::LockName;
 use super::record::{Owner, OwnerBuf};
-use super::rules::LockState;
-use super::share::MAX_DEADLINE;
+use super::rules::{LockState, lease};
 use super::time::{SteadyMillis, UnixMillis};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
@@ -65,11 +64,7 @@ impl Watch {
             .own(self.owner.as_owner())
             .filter(|own| own.is_by(Some(self.token)))
             .ok_or(Lost)?;
-        let lease = self.ttl.deadline(now);
-        let renewed = match state {
-            LockState::Shared(_) => lease.min(MAX_DEADLINE),
-            _ => lease,
-        };
+        let renewed = lease(state.is_shared(), self.ttl, now);
         Ok(own
             .deadline
             .is_some_and(|deadline| deadline < renewed)

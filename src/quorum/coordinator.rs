@@ -4,6 +4,7 @@
 //! what it has done where it is fetched from, and rings when there is something.
 
 use super::attempt::Attempt;
+use super::info::NodeInfo;
 use super::node::Node;
 use super::requests::{answer_to, ask_info, command_of, may_repeat};
 use super::round::{Answer, Nodes, Outcome, Request, Round, Step};
@@ -75,29 +76,10 @@ pub(crate) struct Done {
 #[derive(Debug)]
 pub(crate) enum Finished {
     Round(Outcome),
-    /// What each node says of a lock.
-    Info(Vec<NodeInfo>),
+    /// What each node says of a lock, and how many there are.
+    Info(Vec<NodeInfo>, Nodes),
     /// A mistake in this crate ended it.
     Broken,
-}
-
-/// What one node says of a lock, or why it says nothing.
-#[derive(Debug)]
-pub(crate) struct NodeInfo {
-    pub(crate) address: String,
-    pub(crate) latency: Duration,
-    pub(crate) lock: Result<LockInfo, String>,
-}
-
-/// A lock on one node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LockInfo {
-    pub(crate) is_held: bool,
-    pub(crate) is_shared: bool,
-    pub(crate) owners: Vec<Vec<u8>>,
-    pub(crate) token: Option<Token>,
-    /// What is left of it in milliseconds, as `PTTL` counts.
-    pub(crate) ttl: i64,
 }
 
 enum Order {
@@ -309,7 +291,10 @@ async fn carry_out(
     let (task, count) = (job.task, quorum.count);
     let request = match task {
         Task::Info => {
-            report(Finished::Info(ask_info(&quorum.nodes, &job.key).await));
+            report(Finished::Info(
+                ask_info(&quorum.nodes, &job.key).await,
+                count,
+            ));
             return;
         }
         Task::Renew { ttl, token } => Some(Request::Renew { ttl, token }),

@@ -1,7 +1,8 @@
 //! Messages to nodes as commands, and their answers.
 
 use super::attempt::Attempt;
-use super::coordinator::{Job, LockInfo, NodeInfo};
+use super::coordinator::Job;
+use super::info::{LockInfo, NodeInfo};
 use super::node::{Node, Sent};
 use super::round::{Answer, Message};
 use crate::lock::fence::Token;

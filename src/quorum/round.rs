@@ -51,7 +51,8 @@ use crate::lock::fence::Token;
 use crate::lock::lease::Ttl;
 use crate::lock::time::{SteadyMicros, UnixMillis};
 
-/// The most nodes that a quorum can have.
+/// The most nodes that a quorum can have. Each of them is asked for every lock, so more make it
+/// slower and not safer.
 pub(crate) const MAX_NODES: usize = 15;
 
 /// How many nodes are configured: 1..=[`MAX_NODES`]. Each is known by its index below that.

@@ -1,5 +1,6 @@
 //! What a coordinator has to know of its nodes.
 
+use super::round::MAX_NODES;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -40,10 +41,6 @@ pub(crate) struct Address {
     pub(crate) host: String,
     pub(crate) port: u16,
 }
-
-/// The most nodes of a quorum. Each of them is asked for every lock, so more make it slower and not
-/// safer.
-pub(crate) const MAX_NODES: usize = 15;
 
 /// Reads `host:port` of each node, separated by commas or spaces. An IPv6 address stands in
 /// brackets. An empty text is no nodes; the error says what is wrong.

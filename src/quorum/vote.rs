@@ -16,8 +16,9 @@ use super::attempt::{Attempt, AttemptId};
 use crate::lock::fence::{Fence, Token};
 use crate::lock::lease::{Deadline, Ttl};
 use crate::lock::record::{Owner, Record, RequestId};
-use crate::lock::rules::{Acquire, Layout, LockState, Mode, Put, Remainder, Write, grant_under};
-use crate::lock::share::MAX_DEADLINE;
+use crate::lock::rules::{
+    Acquire, Layout, LockState, Mode, Put, Remainder, Write, grant_under, lease,
+};
 use crate::lock::time::{UnixMicros, UnixMillis};
 
 /// For whom a coordinator asks, and as what.
@@ -116,12 +117,7 @@ fn later(
     is_shared: bool,
     now: UnixMicros,
 ) -> Option<Deadline> {
-    let lease = ttl.deadline(now.as_millis());
-    let lease = if is_shared {
-        lease.min(MAX_DEADLINE)
-    } else {
-        lease
-    };
+    let lease = lease(is_shared, ttl, now.as_millis());
     deadline.map(|deadline| deadline.max(lease))
 }
 
@@ -303,6 +299,7 @@ pub(crate) fn extend(
 mod tests {
     use super::*;
     use crate::lock::rules::{Asker, Hold, Released, Share, Shares, release};
+    use crate::lock::share::MAX_DEADLINE;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 

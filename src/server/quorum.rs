@@ -181,7 +181,7 @@ impl Quorum {
 fn reply_to(result: &Finished, made_owner: Option<&[u8]>) -> Result<Reply, Error> {
     let outcome = match result {
         Finished::Round(outcome) => outcome,
-        Finished::Info(nodes) => return Ok(quorum_info::describe(nodes)),
+        Finished::Info(nodes, quorum) => return Ok(quorum_info::describe(nodes, *quorum)),
         Finished::Broken => return Err(Error::Internal),
     };
     match *outcome {
