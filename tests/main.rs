@@ -29,8 +29,10 @@ mod mixed_history;
 mod observing;
 #[cfg(target_os = "linux")]
 mod precise;
-mod quorum;
+mod quorum_locking;
 mod quorum_nodes;
+mod quorum_settings;
+mod quorum_trouble;
 mod random;
 mod several;
 mod sharing;

@@ -175,7 +175,7 @@ fn free_ports() -> impl Iterator<Item = u16> {
 
 /// A port below those that systems give to outgoing connections, so that it is still free when a
 /// server is started on it again. No two calls give the same port.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     const FIRST: u16 = 12_000;
     const COUNT: u16 = 20_000;
     static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| {

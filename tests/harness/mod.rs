@@ -7,6 +7,8 @@
 //! - [`wait_until`] and [`wait_for`]: waiting for a condition with a deadline, never for a time.
 //! - [`Server::replication_stream`], [`Server::aof_commands`], [`Server::events`],
 //!   [`Server::snapshot`]: what a command wrote, and [`Server::witness`]: whether it wrote at all.
+//! - [`Quorum`]: servers that are the nodes of one quorum, and [`Server::pause`]: one that stands
+//!   still.
 //! - [`Server::leased`]: how long a lease a command gave.
 //! - `Server::timers`: which timers of the system a server has open, on Linux.
 
@@ -18,6 +20,7 @@ mod flavour;
 mod inspect;
 mod module;
 mod process;
+mod quorum;
 mod raw;
 mod replication;
 mod reply;
@@ -38,12 +41,13 @@ pub(crate) use self::timers::Timer;
     reason = "what a test may name; most of it a test just receives"
 )]
 pub(crate) use self::{
-    builder::ServerBuilder,
+    builder::{ServerBuilder, free_port},
     clock::{unix_micros, unix_millis},
     events::Events,
     flavour::{Flavour, find_server, on_every_server},
     inspect::CommandStats,
     module::module_path,
+    quorum::{Paused, Quorum, address},
     raw::Raw,
     replication::ReplicationStream,
     reply::Reply,

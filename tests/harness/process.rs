@@ -62,6 +62,11 @@ impl Process {
         }
     }
 
+    /// The number of the process.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// How the process ended, if it has.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a process to ask")

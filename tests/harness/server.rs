@@ -143,6 +143,11 @@ impl Server {
         self.home.port
     }
 
+    /// The number of its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// The directory that it works in.
     pub(crate) fn dir(&self) -> &Path {
         self.home.dir.path()
