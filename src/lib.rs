@@ -45,6 +45,7 @@ const COMMANDS: &[Entry] = &[
     Entry::of::<commands::qunvote::Unvote>(),
     Entry::of::<commands::qextend::Extend>(),
     Entry::of::<commands::qrelock::Relock>(),
+    Entry::of::<commands::qend::End>(),
     Entry::of::<commands::info::Info>(),
     Entry::of::<commands::queue::Queue>(),
     Entry::of::<commands::contended::Contended>(),

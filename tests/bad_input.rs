@@ -10,7 +10,7 @@ struct Command {
 }
 
 /// Every command.
-const COMMANDS: [Command; 16] = [
+const COMMANDS: [Command; 17] = [
     Command {
         words: "LOCK.ACQUIRE key owner 100000",
         options: &["BLOCK 0", "WATCHDOG", "REQID r", "SHARED"],
@@ -53,6 +53,10 @@ const COMMANDS: [Command; 16] = [
     },
     Command {
         words: "LOCK.QEXTEND key owner 100000",
+        options: &["TOKEN 5"],
+    },
+    Command {
+        words: "LOCK.QEND key owner",
         options: &["TOKEN 5"],
     },
     Command {

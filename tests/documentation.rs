@@ -642,7 +642,7 @@ on_every_server! {
         let (internal, mut help): (Vec<_>, Vec<_>) = help(&server)
             .into_iter()
             .partition(|(_, summary)| summary.ends_with(", for coordinators"));
-        assert_eq!(internal.len(), 5);
+        assert_eq!(internal.len(), 6);
         help.extend(internal);
         assert_eq!(diagrams.len(), help.len());
         for (block, (syntax, _)) in diagrams.iter().zip(help) {

@@ -654,6 +654,7 @@ on_every_server! {
             "LOCK.QUNVOTE key owner attempt",
             "LOCK.QEXTEND key owner ttl [TOKEN token]",
             "LOCK.QRELOCK key owner ttl token attempt at within [SHARED]",
+            "LOCK.QEND key owner [TOKEN token]",
             "LOCK.INFO key",
             "LOCK.QUEUE key [COUNT count]",
             "LOCK.CONTENDED [COUNT count]",

@@ -248,6 +248,18 @@ const COMMANDS: &[Described] = &[
         key: "RW access update",
     },
     Described {
+        name: "LOCK.QEND",
+        summary: "Ends this node's part of a lock over a quorum, for coordinators",
+        complexity: "O(1), or O(log N) for a share, N being the number of holders",
+        syntax: "key owner [TOKEN token]",
+        args: &[KEY, OWNER, TOKEN],
+        arity: -3,
+        flags: "write module fast",
+        categories: "@write @fast @lock",
+        tips: "",
+        key: "RW access delete",
+    },
+    Described {
         name: "LOCK.QRELOCK",
         summary: "Takes up a lock again that a quorum holds and this node lost, for coordinators",
         complexity: "O(1), or O(log N) for a share, N being the number of holders",

@@ -50,7 +50,7 @@ const FIELDS: [&str; 37] = [
 ];
 
 /// Commands in order, with what each of them adds to the fields of `INFO lock`.
-const COUNTED: [(&str, &str); 66] = [
+const COUNTED: [(&str, &str); 70] = [
     ("LOCK.ACQUIRE k o 100000", "grants 1"),
     ("LOCK.ACQUIRE k o 100000", "refusals 1"),
     ("LOCK.ACQUIRE k * 100000", "refusals 1"),
@@ -120,8 +120,12 @@ const COUNTED: [(&str, &str); 66] = [
     ("LOCK.QUNVOTE v o 8", ""),
     ("LOCK.QUNVOTE v o 7", "releases 1"),
     ("LOCK.QUNVOTE v o 7", ""),
-    ("LOCK.QRELOCK v o 50000 5 7 5 9007199254740991", "votes 1"),
-    ("LOCK.QSETTLE v o 50000 7 5 6", ""),
+    ("LOCK.QVOTE v o 50000 5 7", "refused_votes 1"),
+    ("LOCK.QRELOCK v o 50000 5 9 5 9007199254740991", "votes 1"),
+    ("LOCK.QSETTLE v o 50000 9 5 6", ""),
+    ("LOCK.QEND v x", "stale_releases 1"),
+    ("LOCK.QEND none o", "stale_releases 1"),
+    ("LOCK.QEND v o", "releases 1"),
 ];
 
 /// The settings with their defaults and their ranges.
@@ -160,7 +164,7 @@ const EVICTION: [(&str, &str, bool); 10] = [
 
 /// Commands in order, with the shapes of their replies in RESP3: see [`shape`]. The key `k` is held
 /// by `o`.
-const SHAPES: [(&str, &str); 61] = [
+const SHAPES: [(&str, &str); 64] = [
     ("LOCK.ACQUIRE k o 100000", "#"),
     ("LOCK.ACQUIRE k o 100000", "nil"),
     ("LOCK.ACQUIRE k x 100000 BLOCK 1", "nil"),
@@ -221,8 +225,11 @@ const SHAPES: [(&str, &str); 61] = [
     ("LOCK.QUNVOTE v x 7", "#"),
     ("LOCK.QUNVOTE v o 7", "#"),
     ("LOCK.QRELOCK v o 50000 5 7 5 5", "nil"),
-    ("LOCK.QRELOCK v o 50000 5 7 5 9007199254740991", "#"),
-    ("LOCK.QSETTLE v o 50000 7 5 6", "#"),
+    ("LOCK.QRELOCK v o 50000 5 9 5 9007199254740991", "#"),
+    ("LOCK.QSETTLE v o 50000 9 5 6", "#"),
+    ("LOCK.QEND v x", "#"),
+    ("LOCK.QEND v o", "9"),
+    ("LOCK.QEND v o", "#"),
     ("LOCK.QVOTE v o 60001 5 7", "-ERR"),
     // Their own tests have the answers of a quorum; this server has no nodes.
     ("LOCK.QACQUIRE v o 50000", "-ERR"),
@@ -943,11 +950,10 @@ on_every_server! {
 
     /// RESP2 has no maps and another nil.
     fn every_reply_has_its_shape_in_both_protocols(flavour) {
-        let server = Server::build(flavour).aof().start();
         let mut called = BTreeSet::new();
         for is_resp3 in [false, true] {
+            let server = Server::build(flavour).aof().start();
             let connect = || if is_resp3 { server.raw_resp3() } else { server.raw() };
-            server.call("FLUSHALL");
             let mut client = connect();
             let mut check = |command: &str, expected: &str| {
                 called.insert(command.split(' ').next().unwrap().to_lowercase());
@@ -970,7 +976,7 @@ on_every_server! {
                 has_shape(&waiter.read(), expected, is_resp3, command);
             }
         }
-        let commands = server.call("COMMAND LIST FILTERBY MODULE lock");
+        let commands = Server::start(flavour).call("COMMAND LIST FILTERBY MODULE lock");
         for command in commands.items() {
             let command = command.as_text().to_lowercase();
             assert!(called.contains(&command) || command == "lock.debug", "{command}");

@@ -212,24 +212,24 @@ on_every_server! {
 
     fn taking_a_vote_back_ends_what_the_attempt_holds(flavour) {
         let node = node(flavour);
-        for mode in MODES {
+        for (attempt, mode) in (7..).zip(MODES) {
             node.call("DEL k");
-            assert_eq!(node.call("LOCK.QUNVOTE k o 7"), 0, "{mode}");
-            vote(&node, "o", LONG, 5, 7, mode);
+            vote(&node, "o", LONG, 5, attempt, mode);
             let mut witness = node.witness();
-            for other in ["LOCK.QUNVOTE k o 8", "LOCK.QUNVOTE k x 7", "LOCK.QUNVOTE k x 8"] {
-                assert_eq!(node.call(other), 0, "{mode} {other}");
+            for other in ["o 2", "x 2", &format!("x {attempt}")] {
+                assert_eq!(node.call(format!("LOCK.QUNVOTE k {other}")), 0, "{mode} {other}");
             }
             witness.saw_nothing("votes of others");
-            assert_eq!(node.call("LOCK.QUNVOTE k o 7"), 1, "{mode}");
+            let unvote = format!("LOCK.QUNVOTE k o {attempt}");
+            assert_eq!(node.call(&unvote), 1, "{mode}");
             assert_eq!(node.call("EXISTS k"), 0, "{mode}");
-            assert_eq!(node.call("LOCK.QUNVOTE k o 7"), 0, "{mode}");
+            assert_eq!(node.call(&unvote), 0, "{mode}");
         }
         // All holds of it.
-        vote(&node, "o", LONG, 5, 7, "");
+        vote(&node, "o", LONG, 5, 9, "");
         node.call(("LOCK.RACQUIRE", "k", "o", LONG));
         node.call(("LOCK.RACQUIRE", "k", "o", LONG));
-        assert_eq!(node.call("LOCK.QUNVOTE k o 7"), 1);
+        assert_eq!(node.call("LOCK.QUNVOTE k o 9"), 1);
         assert_eq!(node.call("EXISTS k"), 0);
         // None that no attempt brought about.
         for taken in [
@@ -243,6 +243,89 @@ on_every_server! {
             node.call(taken);
             assert_eq!(node.call("LOCK.QUNVOTE k o 7"), 0, "{taken}");
             assert_eq!(node.call("EXISTS k"), 1, "{taken}");
+        }
+    }
+
+    fn ending_a_hold_tells_the_attempt_and_ends_all_of_it(flavour) {
+        let node = node(flavour);
+        let mut attempt = u64::MAX;
+        for mode in MODES {
+            for with_token in [false, true] {
+                let token = vote(&node, "o", LONG, 5, attempt, mode).as_int();
+                if mode.is_empty() {
+                    node.call(("LOCK.RACQUIRE", "k", "o", LONG));
+                } else {
+                    vote(&node, "p", LONG, 5, attempt - 1, mode);
+                }
+                let mut witness = node.witness();
+                for other in ["x".to_owned(), format!("o TOKEN {}", token + 1)] {
+                    assert_eq!(node.call(format!("LOCK.QEND k {other}")), 0, "{mode} {other}");
+                }
+                witness.saw_nothing("holds of others");
+                let words = if with_token { format!("TOKEN {token}") } else { String::new() };
+                let ended = node.call(format!("LOCK.QEND k o {words}"));
+                assert_eq!(ended, Reply::bulk(attempt.to_string()), "{mode}");
+                assert!(hold(&node, "o").is_none(), "{mode}");
+                if !mode.is_empty() {
+                    assert_eq!(node.call("LOCK.QEND k p"), Reply::bulk((attempt - 1).to_string()));
+                }
+                assert_eq!(node.call("EXISTS k"), 0, "{mode}");
+                assert_eq!(node.call("LOCK.QEND k o"), -1, "{mode}");
+                attempt -= 2;
+            }
+        }
+        // None that no attempt brought about.
+        for taken in [
+            "LOCK.ACQUIRE k o 100000",
+            "LOCK.ACQUIRE k o 100000 REQID 7",
+            "LOCK.ACQUIRE k o 100000 SHARED",
+            "SET k o",
+            "HSET k o 1",
+        ] {
+            node.call("DEL k");
+            node.call(taken);
+            let mut witness = node.witness();
+            assert_eq!(node.call("LOCK.QEND k o"), 0, "{taken}");
+            witness.saw_nothing(taken);
+        }
+        node.call("DEL k");
+        node.call("RPUSH k o");
+        assert_eq!(node.call("LOCK.QEND k o").error_code(), Some("WRONGTYPE"));
+    }
+
+    /// Messages of an attempt can arrive after what ends it.
+    fn an_attempt_that_has_ended_is_granted_nothing_more(flavour) {
+        let node = node(flavour);
+        let mut attempt = 0;
+        for mode in MODES {
+            for end in ["LOCK.QUNVOTE k o $attempt", "LOCK.QEND k o"] {
+                for votes_first in [true, false] {
+                    attempt += 1;
+                    let end = end.replace("$attempt", &attempt.to_string());
+                    let is_ended = votes_first || end.contains("QUNVOTE");
+                    if votes_first {
+                        assert!(vote(&node, "o", LONG, 5, attempt, mode).as_int() > 0);
+                    }
+                    node.call(&end);
+                    assert_eq!(node.call("EXISTS k"), 0, "{end}");
+                    let mut witness = node.witness();
+                    let at = unix_millis();
+                    let relock = format!("LOCK.QRELOCK k o {LONG} 5 {attempt} {at} {LONG} {mode}");
+                    if is_ended {
+                        assert!(vote(&node, "o", LONG, 5, attempt, mode).is_nil(), "{end}");
+                        assert!(node.call(relock).is_nil(), "{end}");
+                        witness.saw_nothing(&end);
+                    } else {
+                        // Nothing was there to tell by which attempt.
+                        assert_eq!(node.call(relock), 5, "{end}");
+                        node.call("DEL k");
+                    }
+                    // Another one of the same owner is.
+                    attempt += 1;
+                    assert!(vote(&node, "o", LONG, 5, attempt, mode).as_int() > 0, "{end}");
+                    node.call("DEL k");
+                }
+            }
         }
     }
 
@@ -393,23 +476,24 @@ on_every_server! {
     /// Late messages of one attempt, when another owner has had the lock.
     fn late_messages_bring_nothing_back(flavour) {
         let node = node(flavour);
-        for mode in MODES {
+        for (attempt, mode) in (1..).zip(MODES) {
             node.call("DEL k");
-            let token = vote(&node, "a", LONG, proposal(), 1, mode).as_int();
-            assert_eq!(settle(&node, "a", 1, token, token + 10, mode), token + 10);
-            assert_eq!(node.call("LOCK.RELEASE k a"), 1);
+            let token = vote(&node, "a", LONG, proposal(), attempt, mode).as_int();
+            assert_eq!(settle(&node, "a", attempt, token, token + 10, mode), token + 10);
+            node.call("DEL k");
             // Free again: a late settle grants nothing, a late vote gets a new token.
-            assert!(settle(&node, "a", 1, token, token + 10, mode).is_nil(), "{mode}");
-            assert_eq!(vote(&node, "a", LONG, token, 1, mode), token + 11, "{mode}");
-            assert!(settle(&node, "a", 1, token, token + 10, mode).is_nil(), "{mode}");
-            assert_eq!(node.call("LOCK.QUNVOTE k a 1"), 1, "{mode}");
+            assert!(settle(&node, "a", attempt, token, token + 10, mode).is_nil(), "{mode}");
+            assert_eq!(vote(&node, "a", LONG, token, attempt, mode), token + 11, "{mode}");
+            assert!(settle(&node, "a", attempt, token, token + 10, mode).is_nil(), "{mode}");
+            let unvote = format!("LOCK.QUNVOTE k a {attempt}");
+            assert_eq!(node.call(&unvote), 1, "{mode}");
             // Another owner has it.
-            let next = vote(&node, "b", LONG, 5, 2, "").as_int();
+            let next = vote(&node, "b", LONG, 5, 9, "").as_int();
             assert_eq!(next, token + 12);
             let stored = node.snapshot();
-            assert!(vote(&node, "a", LONG, token, 1, mode).is_nil(), "{mode}");
-            assert!(settle(&node, "a", 1, token, token + 10, mode).is_nil(), "{mode}");
-            assert_eq!(node.call("LOCK.QUNVOTE k a 1"), 0, "{mode}");
+            assert!(vote(&node, "a", LONG, token, attempt, mode).is_nil(), "{mode}");
+            assert!(settle(&node, "a", attempt, token, token + 10, mode).is_nil(), "{mode}");
+            assert_eq!(node.call(&unvote), 0, "{mode}");
             assert_eq!(node.call("LOCK.QEXTEND k a 100000"), 0, "{mode}");
             assert_eq!(node.snapshot(), stored, "{mode}");
         }
@@ -417,41 +501,45 @@ on_every_server! {
 
     fn a_lapsed_hold_is_free(flavour) {
         let node = node(flavour);
-        for mode in MODES {
+        for (attempt, mode) in (10..).zip(MODES) {
             node.call("DEL k");
-            let token = vote(&node, "a", 1, proposal(), 1, mode).as_int();
+            let token = vote(&node, "a", 1, proposal(), attempt, mode).as_int();
             // A share that lasts keeps the key of one that lapses.
             if !mode.is_empty() {
                 vote(&node, "c", LONG, 5, 3, mode);
             }
             wait_until("the hold to lapse", || hold(&node, "a").is_none());
-            assert!(settle(&node, "a", 1, token, token + 1, mode).is_nil(), "{mode}");
-            assert_eq!(node.call("LOCK.QUNVOTE k a 1"), 0, "{mode}");
+            assert!(settle(&node, "a", attempt, token, token + 1, mode).is_nil(), "{mode}");
+            assert_eq!(node.call(format!("LOCK.QUNVOTE k a {attempt}")), 0, "{mode}");
             assert!(vote(&node, "b", LONG, 5, 2, mode).as_int() > token, "{mode}");
         }
     }
 
     fn who_waits_for_the_lock_of_a_node_is_served_first(flavour) {
         let node = node(flavour);
-        for end in ["LOCK.QUNVOTE k o 7", "LOCK.RELEASE k o"] {
-            vote(&node, "o", LONG, 5, 7, "");
+        for (attempt, end) in [
+            (7, "LOCK.QUNVOTE k o 7"),
+            (2, "LOCK.QEND k o"),
+            (3, "LOCK.RELEASE k o"),
+        ] {
+            vote(&node, "o", LONG, 5, attempt, "");
             let mut waiter = node.raw();
             wait_in(&node, &mut waiter, "w", 0);
             assert!(vote(&node, "x", LONG, 5, 8, "").is_nil());
-            assert_eq!(node.call(end), 1, "{end}");
+            assert!(node.call(end).error_code().is_none(), "{end}");
             assert!(waiter.read().as_int() > 0, "{end}");
             assert!(vote(&node, "x", LONG, 5, 8, "").is_nil());
             assert_eq!(node.call("LOCK.RELEASE k w"), 1);
         }
         // A share that comes later does not overtake one who wants the lock alone.
-        vote(&node, "o", LONG, 5, 7, "SHARED");
+        vote(&node, "o", LONG, 5, 9, "SHARED");
         let mut waiter = node.raw();
         wait_in(&node, &mut waiter, "w", 0);
         assert!(vote(&node, "x", LONG, 5, 8, "SHARED").is_nil());
         let at = unix_millis();
         let relock = format!("LOCK.QRELOCK k x {LONG} 5 8 {at} {LONG} SHARED");
         assert!(node.call(relock).is_nil());
-        assert_eq!(node.call("LOCK.QUNVOTE k o 7"), 1);
+        assert_eq!(node.call("LOCK.QUNVOTE k o 9"), 1);
         assert!(waiter.read().as_int() > 0);
     }
 
@@ -490,25 +578,27 @@ on_every_server! {
             (format!("LOCK.QVOTE k o {LONG} {token} 8"), "", &[]),
             (format!("LOCK.QEXTEND k o {LONG}"), "PEXPIREAT k *", &["expire", "lock.renewed"]),
             (format!("LOCK.QEXTEND k x {LONG}"), "", &[]),
-            ("LOCK.QUNVOTE k o 8".to_owned(), "", &[]),
+            ("LOCK.QUNVOTE k o 5".to_owned(), "", &[]),
             ("LOCK.QUNVOTE k o 7".to_owned(), "DEL k", &["lock.released", "del"]),
+            (format!("LOCK.QVOTE k o {LONG} {token} 7"), "", &[]),
             (format!("LOCK.QEXTEND k o {LONG}"), "", &[]),
+            ("LOCK.QEND k o".to_owned(), "", &[]),
             (format!("LOCK.QSETTLE k o {LONG} 7 {token} {high}"), "", &[]),
-            (format!("LOCK.QRELOCK k o {LONG} {low} 7 1 1"), "", &[]),
-            (format!("LOCK.QRELOCK k o {LONG} {low} 7 {at_any_time}"), "SET k * PXAT *",
+            (format!("LOCK.QRELOCK k o {LONG} {low} 9 1 1"), "", &[]),
+            (format!("LOCK.QRELOCK k o {LONG} {low} 9 {at_any_time}"), "SET k * PXAT *",
                 &["set", "expire", "lock.acquired"]),
-            ("LOCK.RELEASE k o".to_owned(), "DEL k", &["lock.released", "del"]),
-            (format!("LOCK.QVOTE k o {LONG} {token} 7 SHARED"),
-                "MULTI, ZADD k 0 lk1s * o:o * t:o * r:18:q:0000000000000007:o, PEXPIREAT k *, EXEC",
+            ("LOCK.QEND k o".to_owned(), "DEL k", &["lock.released", "del"]),
+            (format!("LOCK.QVOTE k o {LONG} {token} 6 SHARED"),
+                "MULTI, ZADD k 0 lk1s * o:o * t:o * r:18:q:0000000000000006:o, PEXPIREAT k *, EXEC",
                 &["zadd", "expire", "lock.acquired"]),
             (format!("LOCK.QRELOCK k p 1000 {low} 8 {at_any_time} SHARED"),
                 "ZADD k * o:p * t:p * r:18:q:0000000000000008:p", &["zadd", "lock.acquired"]),
             (format!("LOCK.QSETTLE k p 1000 8 {low} {high} SHARED"),
                 "ZADD k * o:p * t:p * r:18:q:0000000000000008:p", &["zadd", "lock.renewed"]),
             ("LOCK.QEXTEND k p 2000".to_owned(), "ZADD k * o:p", &["zadd", "lock.renewed"]),
-            ("LOCK.QUNVOTE k p 8".to_owned(), "ZREM k r:18:q:0000000000000008:p t:p o:p",
+            ("LOCK.QEND k p".to_owned(), "ZREM k r:18:q:0000000000000008:p t:p o:p",
                 &["lock.released", "zrem"]),
-            ("LOCK.QUNVOTE k o 7".to_owned(), "DEL k", &["lock.released", "del"]),
+            ("LOCK.QUNVOTE k o 6".to_owned(), "DEL k", &["lock.released", "del"]),
         ];
         for (command, expected, expected_events) in steps {
             let reply = node.call(&command);

@@ -149,7 +149,7 @@ on_every_server! {
         for node in quorum.iter() {
             node.call(
                 "ACL SETUSER coordinator on >sesame ~* -@all +lock.qvote +lock.qsettle \
-                 +lock.qunvote +lock.qextend +lock.qrelock +lock.release +lock.info",
+                 +lock.qunvote +lock.qextend +lock.qrelock +lock.qend +lock.info",
             );
         }
         quorum.set("lock.quorum-user", "coordinator");

@@ -140,6 +140,46 @@ on_every_server! {
         wait_held(&quorum, "o", high);
     }
 
+    /// The vote, the token that counts and the release reach a node in any order.
+    fn a_release_leaves_nothing_on_a_node_that_was_slow(flavour) {
+        let quorum = Quorum::start(flavour, 5);
+        // It grants another token than the others.
+        let ahead = crate::harness::unix_micros() + 3_600_000_000;
+        quorum[4].call(("LOCK.QVOTE", "other", "o", LONG, ahead, 7));
+        let asked = || {
+            let count = |name| quorum[4].info_number("lock", name);
+            count("lock_votes") + count("lock_refused_votes")
+        };
+        for timeout in ["60000", SHORT] {
+            quorum.set("lock.quorum-node-timeout", timeout);
+            wait_until("both coordinators to be connected to all nodes", || {
+                quorum[..2]
+                    .iter()
+                    .all(|node| node.call("LOCK.QINFO k").field("reachable") == 5)
+            });
+            for has_token in [true, false] {
+                let before = asked();
+                let slow = quorum[4].pause();
+                let token = take(&quorum[0], "o");
+                let words = if has_token {
+                    format!("TOKEN {token}")
+                } else {
+                    String::new()
+                };
+                let release = format!("LOCK.QRELEASE k o {words}");
+                assert_eq!(quorum[1].call(release), 1, "{timeout}");
+                wait_free(&quorum[..4]);
+                if timeout == SHORT {
+                    // This one waits for the slow node, and when it is over nobody else does.
+                    assert_eq!(quorum[1].call("LOCK.QINFO k").field("reachable"), 4);
+                }
+                drop(slow);
+                wait_until("the vote to arrive", || asked() > before);
+                wait_free(&quorum);
+            }
+        }
+    }
+
     fn what_others_hold_by_hand_is_left_and_nothing_else(flavour) {
         let quorum = Quorum::start(flavour, 5);
         for node in &quorum[..3] {

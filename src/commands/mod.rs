@@ -12,6 +12,7 @@ pub(crate) mod macquire;
 pub(crate) mod mrelease;
 pub(crate) mod mrenew;
 pub(crate) mod qacquire;
+pub(crate) mod qend;
 pub(crate) mod qextend;
 pub(crate) mod qinfo;
 pub(crate) mod qrelease;

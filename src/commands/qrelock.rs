@@ -59,8 +59,8 @@ impl Command for Relock {
         let state = key.state(ballot.asked().asker(), &mut module.fence)?;
         let is_queued = module.waits.waiting_for(ctx.db(), name.bytes()) > 0;
         let now = wall_clock();
-        let fence = &mut module.fence;
-        let decision = relock(&state, &ballot, token, window, is_queued, now, fence);
+        let (ended, fence) = (&module.ended_attempts, &mut module.fence);
+        let decision = relock(&state, &ballot, token, window, is_queued, ended, now, fence);
         drop(state);
         carry_out(ctx, module, &mut key, &ballot, decision)
     }

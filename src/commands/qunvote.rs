@@ -45,6 +45,8 @@ impl Command for Unvote {
         let state = key.state(asker, &mut module.fence)?;
         let decision = unvote(&state, owner, attempt);
         drop(state);
+        // The vote may be on its way still.
+        module.ended_attempts.insert(attempt);
         Ok(match decision {
             Some((token, remainder)) => {
                 module.stats.releases += 1;

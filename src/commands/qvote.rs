@@ -49,7 +49,8 @@ impl Command for Vote {
         let state = key.state(ballot.asked().asker(), &mut module.fence)?;
         let is_queued = module.waits.waiting_for(ctx.db(), name.bytes()) > 0;
         let now = wall_clock();
-        let decision = vote(&state, &ballot, token, is_queued, now, &mut module.fence);
+        let (ended, fence) = (&module.ended_attempts, &mut module.fence);
+        let decision = vote(&state, &ballot, token, is_queued, ended, now, fence);
         drop(state);
         carry_out(ctx, module, &mut key, &ballot, decision)
     }

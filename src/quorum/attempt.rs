@@ -9,7 +9,7 @@ use crate::lock::record::RequestId;
 use std::io::Write;
 
 /// The name of a round that asks for a lock: random, so that no two have the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Attempt(pub(crate) u64);
 
 const PREFIX: &[u8] = b"q:";

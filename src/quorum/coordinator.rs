@@ -446,12 +446,18 @@ impl<'q> Drive<'q> {
                     self.round.answered(node, answer, clock())
                 }
                 () = sleep(left) => self.round.passed(clock()),
-                // Nobody has been told yet. What a renewal or a release has sent is wanted all the
-                // same.
+                // Nobody has been told yet. A renewal or a release is wanted all the same, to its
+                // last message.
                 _ = &mut *fate => {
-                    let steps = self.round.client_gone();
-                    self.take(steps);
-                    return None;
+                    let mut steps = self.round.client_gone();
+                    loop {
+                        self.take(steps);
+                        if self.round.is_done() {
+                            return None;
+                        }
+                        let (node, answer) = self.answers.recv().await?;
+                        steps = self.round.answered(node, answer, clock());
+                    }
                 }
             };
         }

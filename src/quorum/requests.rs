@@ -20,7 +20,7 @@ pub(super) fn command_of(job: &Job, message: Message) -> Cmd {
         Message::Unvote { .. } => "LOCK.QUNVOTE",
         Message::Renew { .. } => "LOCK.QEXTEND",
         Message::Relock { .. } => "LOCK.QRELOCK",
-        Message::Release { .. } => "LOCK.RELEASE",
+        Message::Release { .. } => "LOCK.QEND",
     };
     let mut command = cmd(name);
     command.arg(&job.key).arg(&job.owner);
@@ -105,8 +105,10 @@ pub(super) fn answer_to(job: &Job, message: Message, sent: Sent) -> Answer {
             _ => Answer::Failed,
         },
         (Message::Renew { .. } | Message::Release { .. }, Value::Int(0)) => Answer::NotYours,
-        (Message::Release { .. }, Value::Int(1)) => Answer::Released,
         (Message::Release { .. }, Value::Int(-1)) => Answer::NoLock { at: UnixMillis(0) },
+        (Message::Release { .. }, attempt) => number(&attempt)
+            .map(Attempt)
+            .map_or(Answer::Failed, Answer::Released),
         (Message::Vote { .. } | Message::Settle { .. } | Message::Relock { .. }, value) => {
             match value {
                 Value::Nil => Answer::Refused,

@@ -19,10 +19,12 @@
 //! |---|---|
 //! | [`Vote`](Message::Vote) | a free lock is granted under `max(token, highest + 1)`: `Granted`. If this attempt holds it already: `Granted` with the stored token, and the lease starts again. Otherwise `Refused` |
 //! | [`Settle`](Message::Settle) | if this attempt holds the lock under `from` or `to`, `to` becomes its token, even if that is lower, and the lease starts again: `Granted(to)`. Otherwise, *also if the lock is free*, `Refused` |
-//! | [`Unvote`](Message::Unvote) | whatever this attempt holds is released, all holds of it |
+//! | [`Unvote`](Message::Unvote) | whatever this attempt holds is released, all holds of it, and the attempt has ended |
 //! | [`Renew`](Message::Renew) | `Renewed` and the lease starts again, `NotYours` or `NoLock`. A hold that no round brought about is `NotYours` |
 //! | [`Relock`](Message::Relock) | a free lock is granted under exactly this token and attempt, if less than `within` has passed on the node's clock since it said `NoLock` |
-//! | [`Release`](Message::Release) | `Released`, `NotYours` or `NoLock` |
+//! | [`Release`](Message::Release) | `Released`, and the attempt of the hold has ended; `NotYours` or `NoLock`. A hold that no round brought about is `NotYours` |
+//!
+//! `Vote` and `Relock` of an attempt that has ended are `Refused`.
 //!
 //! A node that may have lost what it stored says [`Failed`](Answer::Failed) to `Vote`, `Settle` and
 //! `Relock` until the longest `ttl` in use is over, and begins again with its clock as its highest
@@ -31,6 +33,14 @@
 //! **A lease that starts again never becomes shorter**: of its deadline and the new one, the later
 //! one counts. A round that fails may have been carried out by any node; if it shortened leases, a
 //! client would rely on an earlier answer that is no longer true.
+//!
+//! # Why nothing stays behind
+//!
+//! A node outside of the majority can hear of a release before it is told the token that counts, or
+//! before the vote. It finds no hold under that token then. So a release goes on after its answer:
+//! the nodes that ended the hold say by which attempt it came about. If a majority says the same, the
+//! nodes that do not are asked to take back what this attempt holds. What comes later still is
+//! `Refused`.
 //!
 //! # Why tokens rise
 //!
@@ -168,8 +178,8 @@ pub(crate) enum Answer {
     Refused,
     /// The lease has started again, of a hold under this token that this attempt brought about.
     Renewed { token: Token, attempt: Attempt },
-    /// The hold has ended.
-    Released,
+    /// The hold that this attempt brought about has ended.
+    Released(Attempt),
     /// Somebody else holds the lock there, or the owner holds it by another grant.
     NotYours,
     /// Nobody holds the lock there.
@@ -248,6 +258,8 @@ pub(super) enum Stage {
     Settling(Token),
     /// The client was told that it has the lock, under this token and attempt.
     Held(Token, Attempt),
+    /// The client was told that a majority ended the hold of this attempt.
+    Ended(Attempt),
     /// Whatever comes now changes nothing.
     Over,
 }
@@ -304,6 +316,7 @@ impl Round {
         match self.stage {
             Stage::Open | Stage::Settling(_) => self.advance(now),
             Stage::Held(token, attempt) => self.told_late(node, token, attempt, now),
+            Stage::Ended(attempt) => self.ended_late(node, attempt),
             Stage::Over => Vec::new(),
         }
     }
@@ -344,7 +357,7 @@ impl Round {
     pub(crate) fn is_done(&self) -> bool {
         match self.stage {
             Stage::Open | Stage::Settling(_) => false,
-            Stage::Held(..) => !self.members.contains(&Member::Asked),
+            Stage::Held(..) | Stage::Ended(_) => !self.members.contains(&Member::Asked),
             Stage::Over => true,
         }
     }
@@ -428,13 +441,9 @@ impl Round {
     /// Decides a renewal of which so much validity is left. One that fails releases nothing: the
     /// client may still hold the lock by an earlier answer.
     fn renew(&mut self, valid: Option<u64>) -> Vec<Step> {
-        let holds = || self.members.iter().filter_map(Member::renewed);
-        let (agreed, hold) = holds()
-            .map(|hold| (holds().filter(|other| *other == hold).count(), Some(hold)))
-            .max_by_key(|(count, _)| *count)
-            .unwrap_or_default();
+        let (agreed, hold) = most_frequent(self.members.iter().filter_map(Member::renewed));
         let (Some((token, attempt)), true) = (hold, agreed >= self.nodes.majority()) else {
-            return self.conclude(agreed);
+            return self.end_without(agreed);
         };
         let Some(validity) = valid else {
             self.stage = Stage::Over;
@@ -453,33 +462,51 @@ impl Round {
 
     /// Decides a release.
     fn release(&mut self) -> Vec<Step> {
-        let agreed = self.count(|member| *member == Member::Said(Answer::Released));
-        if agreed >= self.nodes.majority() {
-            self.stage = Stage::Over;
-            return vec![Step::Answer(Outcome::Released)];
-        }
-        self.conclude(agreed)
+        let (agreed, attempt) = most_frequent(self.members.iter().filter_map(Member::released));
+        let (Some(attempt), true) = (attempt, agreed >= self.nodes.majority()) else {
+            return self.end_without(agreed);
+        };
+        self.stage = Stage::Ended(attempt);
+        let members = self.members.iter().enumerate();
+        let ends = members.filter_map(|(node, member)| member.ended(node, attempt));
+        [Step::Answer(Outcome::Released)]
+            .into_iter()
+            .chain(ends)
+            .collect()
     }
 
-    /// Ends a renewal or release that no majority can agree on any more, if the nodes that were
-    /// heard say what the client is to be told, or if no node that was not heard could.
-    fn conclude(&mut self, agreed: usize) -> Vec<Step> {
-        let counts = self.counts(agreed);
-        let majority = self.nodes.majority();
-        let unclear = agreed + counts.failed + counts.unknown;
-        let outcome = if unclear + counts.unheard < majority {
-            if self.members.contains(&Member::Said(Answer::NotYours)) {
-                Outcome::NotYours
-            } else {
-                Outcome::NoLock
-            }
-        } else if agreed + counts.unheard < majority && unclear >= majority {
-            Outcome::NoQuorum(counts)
-        } else {
+    /// Goes on with a release when a node answers after the client was told.
+    fn ended_late(&self, node: usize, attempt: Attempt) -> Vec<Step> {
+        let member = self.members.get(node);
+        Vec::from_iter(member.and_then(|member| member.ended(node, attempt)))
+    }
+
+    /// Ends a renewal or release that so many agreed on, too few, if that can be said by now.
+    fn end_without(&mut self, agreed: usize) -> Vec<Step> {
+        let Some(outcome) = self.conclude(agreed) else {
             return Vec::new();
         };
         self.stage = Stage::Over;
         vec![Step::Answer(outcome)]
+    }
+
+    /// What a renewal or release that no majority agrees on comes to, if the nodes that were heard
+    /// say so, or if no node that was not heard could change it.
+    fn conclude(&self, agreed: usize) -> Option<Outcome> {
+        let counts = self.counts(agreed);
+        let majority = self.nodes.majority();
+        let unclear = agreed + counts.failed + counts.unknown;
+        if unclear + counts.unheard < majority {
+            Some(if self.members.contains(&Member::Said(Answer::NotYours)) {
+                Outcome::NotYours
+            } else {
+                Outcome::NoLock
+            })
+        } else if agreed + counts.unheard < majority && unclear >= majority {
+            Some(Outcome::NoQuorum(counts))
+        } else {
+            None
+        }
     }
 
     /// Tells a node that answered after the client was told what the majority has. Only while the
@@ -533,7 +560,7 @@ impl Request {
         let fits = match answer {
             Answer::Granted(_) | Answer::Refused => matches!(self, Self::Acquire { .. }),
             Answer::Renewed { .. } => matches!(self, Self::Renew { .. }),
-            Answer::Released => matches!(self, Self::Release { .. }),
+            Answer::Released(_) => matches!(self, Self::Release { .. }),
             Answer::NotYours | Answer::NoLock { .. } => !matches!(self, Self::Acquire { .. }),
             Answer::Failed | Answer::Unknown => true,
         };
@@ -563,6 +590,22 @@ impl Member {
         }
     }
 
+    /// The attempt whose hold it ended.
+    fn released(&self) -> Option<Attempt> {
+        match self {
+            Self::Said(Answer::Released(attempt)) => Some(*attempt),
+            _ => None,
+        }
+    }
+
+    /// What it has to be told when a release ended the hold of this attempt elsewhere: nothing if it
+    /// did so too, or may yet say that it did.
+    fn ended(&self, node: usize, attempt: Attempt) -> Option<Step> {
+        let is_left = matches!(self, Self::Said(_)) && self.released() != Some(attempt);
+        let message = Message::Unvote { attempt };
+        is_left.then_some(Step::Send { node, message })
+    }
+
     /// What it has to be told when a majority has the lock under this token and attempt for so many
     /// milliseconds.
     fn told(&self, node: usize, token: Token, attempt: Attempt, validity: u64) -> Option<Step> {
@@ -589,4 +632,16 @@ impl Member {
         }?;
         Some(Step::Send { node, message })
     }
+}
+
+/// What comes up most often, and how often. Of several the last one counts.
+fn most_frequent<T: Copy + PartialEq>(
+    items: impl Iterator<Item = T> + Clone,
+) -> (usize, Option<T>) {
+    let count = |item| items.clone().filter(|other| *other == item).count();
+    items
+        .clone()
+        .map(|item| (count(item), Some(item)))
+        .max_by_key(|(count, _)| *count)
+        .unwrap_or_default()
 }

@@ -9,10 +9,13 @@
 //! - A lease that starts again never becomes shorter: of its deadline and the new one, the later
 //!   one counts. The coordinator may have told its client of the earlier answer.
 //!
+//! - An attempt that has ended is granted nothing any more: its messages may come late.
+//!
 //! A re-entry of the owner's keeps the attempt. What a node is told about the hold is then true of
 //! all of its holds, and to take a vote back ends all.
 
 use super::attempt::{Attempt, AttemptId};
+use super::ended::EndedAttempts;
 use crate::lock::fence::{Fence, Token};
 use crate::lock::lease::{Deadline, Ttl};
 use crate::lock::record::{Owner, Record, RequestId};
@@ -58,8 +61,9 @@ impl<'a> Ballot<'a> {
     }
 
     /// Whether the lock can be granted. `is_queued` says whether somebody waits for it.
-    fn has_room(&self, state: &LockState<'_>, is_queued: bool) -> bool {
+    fn has_room(&self, state: &LockState<'_>, is_queued: bool, ended: &EndedAttempts) -> bool {
         !is_queued
+            && !ended.contains(self.attempt)
             && match state {
                 LockState::Free => true,
                 LockState::Exclusive(_) => false,
@@ -143,13 +147,14 @@ pub(crate) fn vote(
     ballot: &Ballot<'_>,
     token: Token,
     is_queued: bool,
+    ended: &EndedAttempts,
     now: UnixMicros,
     fence: &mut Fence,
 ) -> Voted {
     if let Some(held) = ballot.hold(state) {
         return Voted::Kept(held.token, ballot.again(&held, now));
     }
-    if !ballot.has_room(state, is_queued) {
+    if !ballot.has_room(state, is_queued, ended) {
         return Voted::Refused;
     }
     match fence.mint_from(token) {
@@ -216,16 +221,21 @@ impl Window {
 
 /// Decides whether a node takes up a lock that a majority holds under `token`: only if it has room,
 /// and if the window is open.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "each is another thing that it depends on"
+)]
 pub(crate) fn relock(
     state: &LockState<'_>,
     ballot: &Ballot<'_>,
     token: Token,
     window: Window,
     is_queued: bool,
+    ended: &EndedAttempts,
     now: UnixMicros,
     fence: &mut Fence,
 ) -> Voted {
-    if !window.is_open(now.as_millis()) || !ballot.has_room(state, is_queued) {
+    if !window.is_open(now.as_millis()) || !ballot.has_room(state, is_queued, ended) {
         return Voted::Refused;
     }
     fence.observe(token, now);
@@ -276,32 +286,75 @@ pub(crate) fn extend(
     ttl: Ttl,
     now: UnixMicros,
 ) -> Extended {
-    let (request, is_shared) = match state {
-        LockState::Free => return Extended::NoLock(now.as_millis()),
-        LockState::Exclusive(hold) => match hold.layout {
-            Layout::Module { request, .. } => (request, false),
-            Layout::Plain | Layout::Hash => (None, false),
-        },
-        LockState::Shared(_) => (of_share, true),
-    };
-    let own = state.own(owner).filter(|own| own.is_by(token));
-    let hold = own.and_then(|own| Some((own.token?, own.deadline)));
-    match (hold, request.and_then(Attempt::of_request)) {
-        (Some((token, deadline)), Some(attempt)) => {
-            let deadline = later(deadline, ttl, is_shared, now);
+    if *state == LockState::Free {
+        return Extended::NoLock(now.as_millis());
+    }
+    match part(state, owner, of_share, token) {
+        Some((token, attempt, deadline)) => {
+            let deadline = later(deadline, ttl, state.is_shared(), now);
             Extended::Until(token, attempt, deadline)
         }
-        _ => Extended::NotYours,
+        None => Extended::NotYours,
     }
+}
+
+/// The answer to a release.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum PartEnded {
+    /// The hold under this token, which this attempt brought about, has ended, with all holds of it.
+    By(Token, Attempt, Remainder),
+    /// Somebody else holds the lock, or the owner holds it by another grant, or by no attempt.
+    NotYours,
+    /// Nobody holds the lock.
+    NoLock,
+}
+
+/// Decides a release, of one very grant if a token is given. `of_share` is the request that the
+/// owner's share was granted to.
+pub(crate) fn end_part(
+    state: &LockState<'_>,
+    owner: Owner<'_>,
+    of_share: Option<RequestId<'_>>,
+    token: Option<Token>,
+) -> PartEnded {
+    let remainder = match state {
+        LockState::Free => return PartEnded::NoLock,
+        LockState::Exclusive(_) => Remainder::Free,
+        LockState::Shared(_) => Remainder::OtherShares,
+    };
+    part(state, owner, of_share, token).map_or(PartEnded::NotYours, |(token, attempt, _)| {
+        PartEnded::By(token, attempt, remainder)
+    })
+}
+
+/// The token, the attempt and the deadline of what an owner holds by an attempt, of one very grant
+/// if a token is given. `of_share` is the request that the owner's share was granted to.
+fn part(
+    state: &LockState<'_>,
+    owner: Owner<'_>,
+    of_share: Option<RequestId<'_>>,
+    token: Option<Token>,
+) -> Option<(Token, Attempt, Option<Deadline>)> {
+    let request = match state {
+        LockState::Free => None,
+        LockState::Exclusive(hold) => match hold.layout {
+            Layout::Module { request, .. } => request,
+            Layout::Plain | Layout::Hash => None,
+        },
+        LockState::Shared(_) => of_share,
+    };
+    let own = state.own(owner).filter(|own| own.is_by(token))?;
+    let attempt = request.and_then(Attempt::of_request)?;
+    Some((own.token?, attempt, own.deadline))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::rules::{Asker, Hold, Released, Share, Shares, release};
+    use crate::lock::rules::{Asker, Hold, Share, Shares};
     use crate::lock::share::MAX_DEADLINE;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     fn token(value: u64) -> Token {
         Token::new(value).expect("in range")
@@ -417,14 +470,16 @@ mod tests {
     struct Model {
         holds: BTreeMap<u8, ModelHold>,
         highest: u64,
+        ended: BTreeSet<u64>,
     }
 
     impl Model {
         fn has_room(&self, step: &Step) -> bool {
-            self.holds.is_empty()
-                || step.is_shared
-                    && !self.holds.contains_key(&step.owner)
-                    && self.holds.values().all(|hold| hold.is_shared)
+            !self.ended.contains(&step.attempt)
+                && (self.holds.is_empty()
+                    || step.is_shared
+                        && !self.holds.contains_key(&step.owner)
+                        && self.holds.values().all(|hold| hold.is_shared))
         }
 
         /// The owner's hold, by one grant if a token is given.
@@ -488,7 +543,7 @@ mod tests {
         (
             message,
             0..3_u8,
-            0..3_u64,
+            0..8_u64,
             prop::bool::weighted(0.6),
             1..30_i64,
             0..8_i64,
@@ -504,7 +559,13 @@ mod tests {
     }
 
     /// Plays a message on a key, and says what the node answers: a token, 0 for no.
-    fn play(key: &mut Key, fence: &mut Fence, step: &Step, now: UnixMillis) -> u64 {
+    fn play(
+        key: &mut Key,
+        fence: &mut Fence,
+        ended: &mut EndedAttempts,
+        step: &Step,
+        now: UnixMillis,
+    ) -> u64 {
         let name = [step.owner];
         let owner = Owner::new(&name).expect("in range");
         let ttl = Ttl::from_millis(step.ttl).expect("in range");
@@ -517,7 +578,9 @@ mod tests {
         let state = before.state(step.owner, request);
         assert_eq!(ballot.asked().asker().request, request);
         let voted = match step.message {
-            Message::Vote { token: it } => vote(&state, &ballot, token(it), false, micros, fence),
+            Message::Vote { token: it } => {
+                vote(&state, &ballot, token(it), false, ended, micros, fence)
+            }
             Message::Settle { from, to } => {
                 settle(&state, &ballot, (token(from), token(to)), micros, fence)
             }
@@ -528,14 +591,24 @@ mod tests {
             } => {
                 let at = UnixMillis(now.0 - ago);
                 let window = Window { at, within };
-                relock(&state, &ballot, token(it), window, false, micros, fence)
+                relock(
+                    &state,
+                    &ballot,
+                    token(it),
+                    window,
+                    false,
+                    ended,
+                    micros,
+                    fence,
+                )
             }
             Message::Unvote => {
-                let ended = unvote(&state, owner, attempt);
-                if let Some((_, remainder)) = &ended {
+                ended.insert(attempt);
+                let unvoted = unvote(&state, owner, attempt);
+                if let Some((_, remainder)) = &unvoted {
                     key.end(step.owner, remainder);
                 }
-                return ended.map_or(0, |(token, _)| token.expect("a token").get());
+                return unvoted.map_or(0, |(token, _)| token.expect("a token").get());
             }
             Message::Extend { token: it } => {
                 let of_share = before.request_of_share(step.owner);
@@ -553,12 +626,15 @@ mod tests {
                 };
             }
             Message::Release { token: it } => {
-                return match release(&state, owner, it.map(token)) {
-                    Released::Ended(token, remainder) => {
+                let of_share = before.request_of_share(step.owner);
+                let state = before.state(step.owner, Asker::of(owner).request);
+                return match end_part(&state, owner, of_share, it.map(token)) {
+                    PartEnded::By(token, of, remainder) => {
+                        ended.insert(of);
                         key.end(step.owner, &remainder);
-                        token.expect("a token").get()
+                        token.get() * 100 + of.0
                     }
-                    Released::NotYours | Released::NoLock => 0,
+                    PartEnded::NotYours | PartEnded::NoLock => 0,
                 };
             }
         };
@@ -614,6 +690,7 @@ mod tests {
                 }
             }
             Message::Unvote => {
+                model.ended.insert(attempt);
                 let hold = model.own(owner, None);
                 model.end(owner, hold.filter(|hold| hold.attempt == attempt))
             }
@@ -621,8 +698,11 @@ mod tests {
                 model.store(owner, again(hold, hold.token)) * 100 + hold.attempt
             }),
             Message::Release { token } => {
-                let hold = model.own(owner, token);
-                model.end(owner, hold)
+                let Some(hold) = model.own(owner, token) else {
+                    return 0;
+                };
+                model.ended.insert(hold.attempt);
+                model.end(owner, Some(hold)) * 100 + hold.attempt
             }
         }
     }
@@ -631,13 +711,14 @@ mod tests {
         #[test]
         fn a_node_does_what_the_table_says(steps in prop::collection::vec(step(), 1..80)) {
             let (mut key, mut fence, mut model) = (Key::default(), Fence::default(), Model::default());
+            let mut ended = EndedAttempts::default();
             let mut now = 0;
             for step in steps {
                 now += step.passed;
                 key.expire(UnixMillis(now));
                 model.holds.retain(|_, hold| hold.until >= now);
                 let expected = expect(&mut model, &step, now);
-                prop_assert_eq!(play(&mut key, &mut fence, &step, UnixMillis(now)), expected, "{:?}", step);
+                prop_assert_eq!(play(&mut key, &mut fence, &mut ended, &step, UnixMillis(now)), expected, "{:?}", step);
                 for owner in 0..3 {
                     let name = [owner];
                     let name = Owner::new(&name).expect("in range");
@@ -685,9 +766,19 @@ mod tests {
         for is_shared in [false, true] {
             let ballot = ballot(is_shared);
             let free = LockState::Free;
-            let voted = vote(&free, &ballot, token(5), true, NOW, &mut fence);
+            let none = EndedAttempts::default();
+            let voted = vote(&free, &ballot, token(5), true, &none, NOW, &mut fence);
             assert_eq!(voted, Voted::Refused);
-            let voted = relock(&free, &ballot, token(5), window, true, NOW, &mut fence);
+            let voted = relock(
+                &free,
+                &ballot,
+                token(5),
+                window,
+                true,
+                &none,
+                NOW,
+                &mut fence,
+            );
             assert_eq!(voted, Voted::Refused);
         }
     }
@@ -707,7 +798,15 @@ mod tests {
             let hold = Hold::of_string(&value, None);
             let is_attempt = value.ends_with(b"8:o");
             let state = LockState::Exclusive(hold);
-            let voted = vote(&state, &ballot, token(9), false, NOW, &mut fence);
+            let voted = vote(
+                &state,
+                &ballot,
+                token(9),
+                false,
+                &EndedAttempts::default(),
+                NOW,
+                &mut fence,
+            );
             assert_eq!(voted, Voted::Refused);
             let voted = settle(&state, &ballot, (token(5), token(9)), NOW, &mut fence);
             assert_eq!(voted, Voted::Refused);
@@ -743,7 +842,15 @@ mod tests {
         let ballot = ballot(false);
         let value = record(Some(ID), 1);
         let state = LockState::Exclusive(Hold::of_string(&value, None));
-        let voted = vote(&state, &ballot, token(9), false, NOW, &mut fence);
+        let voted = vote(
+            &state,
+            &ballot,
+            token(9),
+            false,
+            &EndedAttempts::default(),
+            NOW,
+            &mut fence,
+        );
         assert_eq!(voted, Voted::Kept(token(5), None));
         let extended = extend(&state, ballot.owner, None, None, ballot.ttl, NOW);
         assert_eq!(extended, Extended::Until(token(5), Attempt(7), None));

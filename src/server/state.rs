@@ -14,6 +14,7 @@ use crate::lock::queue::{Limits, Ticket, WaitTable, Waiter};
 use crate::lock::record::RequestId;
 use crate::lock::stats::Stats;
 use crate::lock::watchdog::WatchTable;
+use crate::quorum::ended::EndedAttempts;
 use lazy_static::lazy_static;
 use redis_module::raw;
 use std::cell::RefCell;
@@ -41,6 +42,8 @@ pub(crate) struct Module {
     /// The longest ttl, in milliseconds, that a lock over a quorum can have.
     pub(super) quorum_max_ttl_ms: u64,
     pub(super) voting: Voting,
+    /// Attempts of coordinators that this server grants nothing any more.
+    pub(crate) ended_attempts: EndedAttempts,
     pub(super) alarm: Alarm,
     pub(super) listening: Listening,
     /// Whether the module is told when connections end. It is while a hold is watched, since
@@ -66,6 +69,7 @@ impl Default for Module {
             max_hold_ms: 0,
             quorum_max_ttl_ms: 0,
             voting: Voting::default(),
+            ended_attempts: EndedAttempts::default(),
             // Until the settings are registered, nobody can wait.
             limits: Limits {
                 total: 0,

@@ -18,6 +18,10 @@ pub(super) enum Fault {
     RelocksAtAnyTime,
     /// A lease that starts again can become shorter.
     Shortens,
+    /// A node grants to attempts that have ended.
+    ForgetsEnds,
+    /// A release ends with its answer.
+    ReleasesOnce,
     /// A token that is stored because a coordinator said so does not count as seen.
     SeesOnlyOwn,
 }
@@ -37,6 +41,8 @@ pub(super) struct Node {
     pub(super) highest: u64,
     /// It has lost what it stored, and waits for leases that it may have granted to lapse.
     pub(super) restarting_until: Option<u32>,
+    /// The attempts that have ended, a bit for each.
+    pub(super) ended: u64,
 }
 
 impl Node {
@@ -52,6 +58,9 @@ impl Node {
         let no_lock = Answer::NoLock {
             at: UnixMillis(now.into()),
         };
+        let bit = |attempt: Attempt| 1 << (attempt.0 % 64);
+        let ended = self.ended;
+        let has_ended = |attempt| ended & bit(attempt) != 0 && fault != Some(Fault::ForgetsEnds);
         let is_by = |hold: &Hold, token: Option<Token>| token.is_none_or(|it| it == hold.token);
         match message {
             Message::Vote { .. } | Message::Settle { .. } | Message::Relock { .. }
@@ -60,6 +69,7 @@ impl Node {
                 Answer::Failed
             }
             Message::Vote { token, attempt } => match held {
+                None if has_ended(attempt) => Answer::Refused,
                 None => {
                     let token = Token::new(token.get().max(self.highest + 1)).expect("small");
                     self.store(owner, attempt, token, now + ttl, fault);
@@ -86,14 +96,17 @@ impl Node {
                 }
                 _ => Answer::Refused,
             },
-            Message::Unvote { attempt } => match held {
-                Some((true, hold)) if hold.attempt == attempt => {
-                    self.hold = None;
-                    Answer::Released
+            Message::Unvote { attempt } => {
+                self.ended |= bit(attempt);
+                match held {
+                    Some((true, hold)) if hold.attempt == attempt => {
+                        self.hold = None;
+                        Answer::Released(attempt)
+                    }
+                    Some(_) => Answer::NotYours,
+                    None => no_lock,
                 }
-                Some(_) => Answer::NotYours,
-                None => no_lock,
-            },
+            }
             Message::Renew { token } => match held {
                 Some((true, hold)) if is_by(&hold, token) => {
                     self.store(owner, hold.attempt, hold.token, now + ttl, fault);
@@ -112,7 +125,10 @@ impl Node {
                 within,
             } => {
                 let passed = (i64::from(now) - at.0).unsigned_abs();
-                if held.is_some() || (passed >= within && fault != Some(Fault::RelocksAtAnyTime)) {
+                if held.is_some()
+                    || has_ended(attempt)
+                    || (passed >= within && fault != Some(Fault::RelocksAtAnyTime))
+                {
                     return Answer::Refused;
                 }
                 self.store(owner, attempt, token, now + ttl, fault);
@@ -120,8 +136,9 @@ impl Node {
             }
             Message::Release { token } => match held {
                 Some((true, hold)) if is_by(&hold, token) => {
+                    self.ended |= bit(hold.attempt);
                     self.hold = None;
-                    Answer::Released
+                    Answer::Released(hold.attempt)
                 }
                 Some(_) => Answer::NotYours,
                 None => no_lock,

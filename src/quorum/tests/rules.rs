@@ -16,6 +16,7 @@ const TTL: i64 = 1_000;
 /// What is left of [`TTL`] if no time has passed.
 const LONGEST: u64 = 1_000 - 10 - 2;
 const NO_LOCK: Answer = Answer::NoLock { at: UnixMillis(77) };
+const RELEASED: Answer = Answer::Released(ATTEMPT);
 const ACQUIRE_ANSWERS: [Answer; 3] = [Answer::Refused, Answer::Failed, Answer::Unknown];
 
 fn token(value: u64) -> Token {
@@ -311,7 +312,7 @@ fn the_reason_is_told_if_nodes_are_missing_and_not_if_they_refuse() {
 
 #[test]
 fn an_answer_to_something_else_is_a_failure() {
-    for answer in [renewed(5), Answer::Released, Answer::NotYours, NO_LOCK] {
+    for answer in [renewed(5), RELEASED, Answer::NotYours, NO_LOCK] {
         let mut round = begin(acquire(), 1);
         let steps = round.answered(0, answer, at(0));
         assert!(matches!(outcomes(&steps)[..], [Outcome::NoQuorum(counts)] if counts.failed == 1));
@@ -445,13 +446,13 @@ fn a_release_is_what_a_majority_says() {
         let mut round = begin(Request::Release { token: None }, answers.len());
         assert_eq!(round.deadline(), None);
         let steps = all_answer(&mut round, answers);
-        let [Step::Answer(outcome)] = steps[..] else {
+        assert!(round.is_done());
+        let [outcome] = outcomes(&steps)[..] else {
             panic!("{steps:?}");
         };
-        assert!(round.is_done());
         outcome
     };
-    let (yes, not_yours, lost) = (Answer::Released, Answer::NotYours, Answer::Unknown);
+    let (yes, not_yours, lost) = (RELEASED, Answer::NotYours, Answer::Unknown);
     assert_eq!(outcome(&[yes, yes, lost]), Outcome::Released);
     assert_eq!(outcome(&[NO_LOCK, yes, yes]), Outcome::Released);
     assert_eq!(outcome(&[NO_LOCK, NO_LOCK, yes]), Outcome::NoLock);
@@ -464,6 +465,41 @@ fn a_release_is_what_a_majority_says() {
         ..Counts::default()
     };
     assert_eq!(outcome(&[yes, NO_LOCK, lost]), Outcome::NoQuorum(counts));
+}
+
+#[test]
+fn a_release_is_carried_to_nodes_that_did_not_end_the_hold() {
+    let unvote = |node, attempt| send(node, Message::Unvote { attempt });
+    let released = Step::Answer(Outcome::Released);
+    for other in [
+        Answer::NotYours,
+        NO_LOCK,
+        Answer::Failed,
+        Answer::Unknown,
+        Answer::Released(Attempt(2)),
+    ] {
+        // Before the client is told, and after.
+        let mut round = begin(Request::Release { token: None }, 3);
+        assert_eq!(all_answer(&mut round, &[RELEASED, other]), []);
+        let steps = round.answered(2, RELEASED, at(0));
+        assert_eq!(steps, [released, unvote(1, ATTEMPT)]);
+        assert!(round.is_done());
+        let mut round = begin(Request::Release { token: None }, 3);
+        assert_eq!(all_answer(&mut round, &[RELEASED, RELEASED]), [released]);
+        assert!(!round.is_done());
+        assert_eq!(round.answered(2, other, at(1)), [unvote(2, ATTEMPT)]);
+        assert!(round.is_done());
+    }
+    // Where all have ended it there is nothing to send.
+    let mut round = begin(Request::Release { token: None }, 3);
+    let answers = [RELEASED, RELEASED, RELEASED];
+    assert_eq!(all_answer(&mut round, &answers), [released]);
+    // A minority can have ended another hold of the owner's.
+    let mut round = begin(Request::Release { token: None }, 3);
+    let other = Answer::Released(Attempt(2));
+    let told = Step::Answer(Outcome::NoLock);
+    assert_eq!(all_answer(&mut round, &[RELEASED, other, NO_LOCK]), [told]);
+    assert!(round.is_done());
 }
 
 /// Every answer that three and four nodes can give, in every order: what is decided does not depend
