@@ -341,6 +341,7 @@ impl Round {
 
     /// Whether no answer brings up another step. Until a client is told of its lock,
     /// [`Round::client_gone`] still may.
+    #[cfg(test)]
     pub(crate) fn is_done(&self) -> bool {
         match self.stage {
             Stage::Open | Stage::Settling(_) => false,
