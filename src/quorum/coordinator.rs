@@ -1,30 +1,26 @@
-//! The coordinator: runs rounds for the clients of this server, on a thread of its own.
+//! The coordinator: carries the requests of clients out, by rounds. No I/O, and time is an argument.
 //!
-//! The thread knows nothing of the server that it lives in. It gets orders through a channel, leaves
-//! what it has done where it is fetched from, and rings when there is something.
+//! It is told what clients want, what nodes answer and what time it is, and says what to send to
+//! whom and what to tell the clients.
 
 use super::attempt::Attempt;
 use super::info::NodeInfo;
-use super::node::Node;
-use super::requests::{answer_to, ask_info, command_of, may_repeat};
-use super::round::{Answer, Nodes, Outcome, Request, Round, Step};
+use super::link::Sent;
+use super::requests::{answer_to, command_of, info_command, info_of, may_repeat};
+use super::round::{Message, Nodes, Outcome, Request, Round, Step};
 use super::settings::Settings;
 use crate::lock::fence::Token;
 use crate::lock::lease::Ttl;
-use crate::lock::time::SteadyMicros;
+use crate::lock::time::{SteadyMicros, UnixMicros};
+use redis::Cmd;
 use std::cell::Cell;
-use std::collections::HashMap;
-use std::io;
+use std::collections::{BTreeSet, HashMap};
+use std::mem;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::oneshot;
-use tokio::task::{LocalSet, spawn_local};
+use std::time::Duration;
 
 /// A request of a client of this server, by a number that is never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Number(pub(crate) u64);
 
 /// What a client wants of the quorum.
@@ -82,253 +78,397 @@ pub(crate) enum Finished {
     Broken,
 }
 
-enum Order {
-    Ask(Number, Job),
-    Gone(Number),
-    Told(Number),
-    Configure(Settings),
+/// One message to one node, as whoever carries it knows it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tag {
+    course: Course,
+    pub(super) node: usize,
+    what: What,
 }
 
-/// Whether a client was told of its grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    Told,
-    Gone,
+/// What a message is about.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Round(Message),
+    Info,
 }
 
-/// The thread, which ends when this is dropped.
-pub(crate) struct Coordinator {
-    /// `None` when it is to end.
-    orders: Option<UnboundedSender<Order>>,
-    finished: Arc<Mutex<Vec<Done>>>,
-    thread: Option<JoinHandle<()>>,
+/// A message on its way out.
+pub(super) struct Outgoing {
+    pub(super) tag: Tag,
+    pub(super) command: Rc<Cmd>,
+    pub(super) may_repeat: bool,
+}
+
+/// One round, or one survey of the nodes, by a number that is never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Course(u64);
+
+/// See the [module](self).
+pub(super) struct Coordinator {
+    nodes: Nodes,
+    /// Where they listen.
+    addresses: Vec<String>,
+    retry_delay: Duration,
+    retry_jitter: Duration,
+    /// The highest token that was proposed.
+    proposed: u64,
+    last_course: u64,
+    requests: HashMap<Number, Asked>,
+    rounds: HashMap<Course, Running>,
+    surveys: HashMap<Course, Survey>,
+    due: BTreeSet<(SteadyMicros, Due)>,
+    outgoing: Vec<Outgoing>,
+    done: Vec<Done>,
+}
+
+/// A request of which the client was not told yet, or of which it is not known whether it was.
+struct Asked {
+    job: Rc<Job>,
+    start: SteadyMicros,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    /// This round is carried out, or its outcome is on its way to the client.
+    Asking(Course),
+    /// Until this moment, before the next round.
+    Pausing(SteadyMicros),
+}
+
+/// A round that messages are on their way for, or that may have to be taken back.
+struct Running {
+    number: Number,
+    job: Rc<Job>,
+    round: Round,
+    /// When the round has to be looked at, as it stands in the list of what is due.
+    deadline: Option<SteadyMicros>,
+    unanswered: usize,
+    /// Whether nothing that becomes of the client matters to the round any more.
+    is_settled: bool,
+}
+
+/// What the nodes say of a lock.
+struct Survey {
+    number: Number,
+    job: Rc<Job>,
+    start: SteadyMicros,
+    infos: Vec<Option<NodeInfo>>,
+}
+
+/// What there is to do at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Look(Course),
+    Retry(Number),
 }
 
 impl Coordinator {
-    /// Starts the thread. `ring` is called on it whenever there is something to [fetch](Self::take_finished).
-    pub(crate) fn start(settings: Settings, ring: impl Fn() + Send + 'static) -> io::Result<Self> {
-        let (orders, inbox) = unbounded_channel();
-        let finished = Arc::<Mutex<Vec<Done>>>::default();
-        let outbox = Arc::clone(&finished);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build()?;
-        let thread = std::thread::Builder::new()
-            .name("lock-quorum".to_owned())
-            .spawn(move || {
-                let report = Rc::new(move |done| {
-                    outbox
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .push(done);
-                    ring();
-                });
-                LocalSet::new().block_on(&runtime, take_orders(settings, inbox, report));
-            })?;
-        Ok(Self {
-            orders: Some(orders),
-            finished,
-            thread: Some(thread),
+    /// `None` when there are no nodes, or too many. No token is proposed that is not above
+    /// `proposed`.
+    pub(super) fn new(settings: &Settings, proposed: u64) -> Option<Self> {
+        Some(Self {
+            nodes: Nodes::new(settings.nodes.len())?,
+            addresses: settings.nodes.iter().map(ToString::to_string).collect(),
+            retry_delay: settings.retry_delay,
+            retry_jitter: settings.retry_jitter,
+            proposed,
+            last_course: 0,
+            requests: HashMap::new(),
+            rounds: HashMap::new(),
+            surveys: HashMap::new(),
+            due: BTreeSet::new(),
+            outgoing: Vec::new(),
+            done: Vec::new(),
         })
+    }
+
+    /// The highest token that was proposed.
+    pub(super) fn proposed(&self) -> u64 {
+        self.proposed
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.requests.is_empty() && self.rounds.is_empty() && self.surveys.is_empty()
+    }
+
+    /// What is to be sent since this was asked before.
+    pub(super) fn take_outgoing(&mut self) -> Vec<Outgoing> {
+        mem::take(&mut self.outgoing)
+    }
+
+    /// What clients are to be told since this was asked before.
+    pub(super) fn take_done(&mut self) -> Vec<Done> {
+        mem::take(&mut self.done)
+    }
+
+    /// When to call [`pass`](Self::pass).
+    pub(super) fn next_wake(&self) -> Option<SteadyMicros> {
+        self.due.first().map(|(at, _)| *at)
     }
 
     /// Begins a request.
-    pub(crate) fn ask(&self, number: Number, job: Job) {
-        self.order(Order::Ask(number, job));
+    pub(super) fn ask(&mut self, number: Number, job: Job, now: SteadyMicros, wall: UnixMicros) {
+        let job = Rc::new(job);
+        if matches!(job.task, Task::Info) {
+            return self.survey(number, job, now);
+        }
+        let stage = Stage::Pausing(now);
+        let start = now;
+        self.requests.insert(number, Asked { job, start, stage });
+        self.begin_round(number, now, wall);
     }
 
     /// The client of a request is gone before it was told: what it was granted is released.
-    pub(crate) fn client_gone(&self, number: Number) {
-        self.order(Order::Gone(number));
+    pub(super) fn client_gone(&mut self, number: Number, now: SteadyMicros) {
+        match self.requests.remove(&number).map(|request| request.stage) {
+            Some(Stage::Pausing(until)) => {
+                self.due.remove(&(until, Due::Retry(number)));
+            }
+            Some(Stage::Asking(course)) => {
+                let Some(running) = self.rounds.get_mut(&course) else {
+                    return;
+                };
+                running.is_settled = true;
+                let steps = running.round.client_gone();
+                self.follow(course, steps, now);
+            }
+            None => {}
+        }
     }
 
     /// The client of a request was told what became of it.
-    pub(crate) fn client_told(&self, number: Number) {
-        self.order(Order::Told(number));
-    }
-
-    /// The settings of all requests from now on.
-    pub(crate) fn configure(&self, settings: Settings) {
-        self.order(Order::Configure(settings));
-    }
-
-    fn order(&self, order: Order) {
-        if let Some(orders) = &self.orders {
-            // The thread ends only after this channel.
-            let _ = orders.send(order);
+    pub(super) fn client_told(&mut self, number: Number) {
+        if let Some(Stage::Asking(course)) =
+            self.requests.remove(&number).map(|request| request.stage)
+        {
+            if let Some(running) = self.rounds.get_mut(&course) {
+                running.is_settled = true;
+            }
+            self.tidy(course);
         }
     }
 
-    /// Fetches what has been done.
-    pub(crate) fn take_finished(&self) -> Vec<Done> {
-        let mut finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut finished)
-    }
-}
-
-impl Drop for Coordinator {
-    fn drop(&mut self) {
-        self.orders = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic of it was reported by the hook.
-            let _ = thread.join();
+    /// What came of a message. Each that was taken from [`take_outgoing`](Self::take_outgoing) has to
+    /// come here once.
+    pub(super) fn answered(&mut self, tag: Tag, sent: Sent, now: SteadyMicros) {
+        match tag.what {
+            What::Round(message) => {
+                let Some(running) = self.rounds.get_mut(&tag.course) else {
+                    return;
+                };
+                running.unanswered = running.unanswered.saturating_sub(1);
+                let answer = answer_to(&running.job, message, sent);
+                let steps = running.round.answered(tag.node, answer, now);
+                self.follow(tag.course, steps, now);
+            }
+            What::Info => self.surveyed(tag, sent, now),
         }
     }
-}
 
-/// What all requests of one setting share.
-struct Quorum {
-    nodes: Vec<Rc<Node>>,
-    count: Nodes,
-    settings: Settings,
-    /// The highest token that was proposed.
-    proposed: Cell<u64>,
-}
+    /// Does what is due.
+    pub(super) fn pass(&mut self, now: SteadyMicros, wall: UnixMicros) {
+        while let Some((at, due)) = self.due.first().copied()
+            && at <= now
+        {
+            self.due.pop_first();
+            match due {
+                Due::Retry(number) => self.begin_round(number, now, wall),
+                Due::Look(course) => {
+                    let Some(running) = self.rounds.get_mut(&course) else {
+                        continue;
+                    };
+                    running.deadline = None;
+                    let steps = running.round.passed(now);
+                    self.follow(course, steps, now);
+                }
+            }
+        }
+    }
 
-impl Quorum {
-    /// `None` when there are no nodes, or too many.
-    fn new(settings: Settings, proposed: u64) -> Option<Self> {
-        Some(Self {
-            count: Nodes::new(settings.nodes.len())?,
-            nodes: settings
-                .nodes
-                .iter()
-                .map(|address| Rc::new(Node::new(address.clone(), &settings)))
-                .collect(),
-            settings,
-            proposed: Cell::new(proposed),
-        })
+    /// Begins a round of a request.
+    fn begin_round(&mut self, number: Number, now: SteadyMicros, wall: UnixMicros) {
+        let course = self.next_course();
+        let proposal = self.propose(wall);
+        let Some(asked) = self.requests.get_mut(&number) else {
+            return;
+        };
+        let job = Rc::clone(&asked.job);
+        let request = match (job.task, proposal) {
+            (Task::Acquire { ttl, .. }, Some(token)) => Request::Acquire {
+                ttl,
+                token,
+                attempt: Attempt(fastrand::u64(..)),
+            },
+            (Task::Renew { ttl, token }, _) => Request::Renew { ttl, token },
+            (Task::Release { token }, _) => Request::Release { token },
+            (Task::Acquire { .. } | Task::Info, _) => {
+                self.requests.remove(&number);
+                let owner = job.owner.clone();
+                let result = Finished::Broken;
+                return self.done.push(Done { number, owner, result });
+            }
+        };
+        asked.stage = Stage::Asking(course);
+        let (round, steps) = Round::new(request, self.nodes, now);
+        let running = Running {
+            number,
+            job,
+            round,
+            deadline: None,
+            unanswered: 0,
+            is_settled: false,
+        };
+        self.rounds.insert(course, running);
+        self.follow(course, steps, now);
+    }
+
+    /// Does what a round says.
+    fn follow(&mut self, course: Course, steps: Vec<Step>, now: SteadyMicros) {
+        let mut outcome = None;
+        if let Some(running) = self.rounds.get_mut(&course) {
+            let mut last: Option<(Message, Rc<Cmd>)> = None;
+            for step in steps {
+                match step {
+                    Step::Answer(answer) => outcome = Some(answer),
+                    Step::Send { node, message } => {
+                        // Most messages are the same for all nodes.
+                        let command = match &last {
+                            Some((same, command)) if *same == message => Rc::clone(command),
+                            _ => Rc::new(command_of(&running.job, message)),
+                        };
+                        running.unanswered += 1;
+                        last = Some((message, Rc::clone(&command)));
+                        self.outgoing.push(Outgoing {
+                            tag: Tag {
+                                course,
+                                node,
+                                what: What::Round(message),
+                            },
+                            command,
+                            may_repeat: may_repeat(message),
+                        });
+                    }
+                }
+            }
+        }
+        if let Some(outcome) = outcome {
+            self.conclude(course, outcome, now);
+        }
+        self.tidy(course);
+    }
+
+    /// A round has come to an end: tells the client, or tries again after a while.
+    fn conclude(&mut self, course: Course, outcome: Outcome, now: SteadyMicros) {
+        let delay = self.delay();
+        let Some(running) = self.rounds.get_mut(&course) else {
+            return;
+        };
+        let number = running.number;
+        let Some(asked) = self.requests.get_mut(&number) else {
+            return;
+        };
+        let elapsed = Duration::from_micros(now.0.saturating_sub(asked.start.0));
+        if let Some(pause) = pause_after(&outcome, &asked.job.task, elapsed, delay) {
+            running.is_settled = true;
+            let pause = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
+            let until = SteadyMicros(now.0.saturating_add(pause));
+            asked.stage = Stage::Pausing(until);
+            self.due.insert((until, Due::Retry(number)));
+        } else {
+            self.done.push(Done {
+                number,
+                owner: running.job.owner.clone(),
+                result: Finished::Round(outcome),
+            });
+        }
+    }
+
+    /// Sees to it that a round is looked at in time, and forgotten when nothing more comes of it.
+    fn tidy(&mut self, course: Course) {
+        let Some(running) = self.rounds.get_mut(&course) else {
+            return;
+        };
+        let is_over = running.is_settled && running.unanswered == 0;
+        let deadline = running.round.deadline().filter(|_| !is_over);
+        let before = mem::replace(&mut running.deadline, deadline);
+        if before != deadline {
+            if let Some(before) = before {
+                self.due.remove(&(before, Due::Look(course)));
+            }
+            if let Some(deadline) = deadline {
+                self.due.insert((deadline, Due::Look(course)));
+            }
+        }
+        if is_over {
+            self.rounds.remove(&course);
+        }
+    }
+
+    /// Asks all nodes at once what they say of a lock.
+    fn survey(&mut self, number: Number, job: Rc<Job>, start: SteadyMicros) {
+        let course = self.next_course();
+        let command = Rc::new(info_command(&job));
+        for node in 0..self.nodes.count() {
+            self.outgoing.push(Outgoing {
+                tag: Tag {
+                    course,
+                    node,
+                    what: What::Info,
+                },
+                command: Rc::clone(&command),
+                may_repeat: true,
+            });
+        }
+        let infos = (0..self.nodes.count()).map(|_| None).collect();
+        let survey = Survey {
+            number,
+            job,
+            start,
+            infos,
+        };
+        self.surveys.insert(course, survey);
+    }
+
+    /// What a node says of a lock.
+    fn surveyed(&mut self, tag: Tag, sent: Sent, now: SteadyMicros) {
+        let Some(survey) = self.surveys.get_mut(&tag.course) else {
+            return;
+        };
+        if let Some(info) = survey.infos.get_mut(tag.node) {
+            *info = Some(NodeInfo {
+                address: self.addresses.get(tag.node).cloned().unwrap_or_default(),
+                latency: Duration::from_micros(now.0.saturating_sub(survey.start.0)),
+                lock: info_of(sent),
+            });
+        }
+        if survey.infos.iter().all(Option::is_some)
+            && let Some(survey) = self.surveys.remove(&tag.course)
+        {
+            self.done.push(Done {
+                number: survey.number,
+                owner: survey.job.owner.clone(),
+                result: Finished::Info(survey.infos.into_iter().flatten().collect(), self.nodes),
+            });
+        }
+    }
+
+    fn next_course(&mut self) -> Course {
+        self.last_course += 1;
+        Course(self.last_course)
     }
 
     /// A token as this server would mint it.
-    fn propose(&self) -> Option<Token> {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |time| {
-                u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
-            });
-        let token = now.max(self.proposed.get().saturating_add(1));
-        self.proposed.set(token);
-        Token::new(token)
+    fn propose(&mut self, wall: UnixMicros) -> Option<Token> {
+        self.proposed = wall.0.max(self.proposed.saturating_add(1));
+        Token::new(self.proposed)
     }
 
-    /// A time to wait before the next attempt.
+    /// A time to wait before the next round.
     fn delay(&self) -> Duration {
-        self.settings.retry_delay + self.settings.retry_jitter.mul_f64(fastrand::f64())
-    }
-}
-
-/// The thread's work: until the channel is closed, which leaves undone what is under way.
-async fn take_orders(
-    settings: Settings,
-    mut inbox: UnboundedReceiver<Order>,
-    report: Rc<impl Fn(Done) + 'static>,
-) {
-    let mut quorum = Quorum::new(settings, 0).map(Rc::new);
-    let mut fates: HashMap<Number, oneshot::Sender<Fate>> = HashMap::new();
-    while let Some(order) = inbox.recv().await {
-        match order {
-            Order::Configure(settings) => {
-                let proposed = quorum.as_ref().map_or(0, |quorum| quorum.proposed.get());
-                quorum = Quorum::new(settings, proposed).map(Rc::new);
-            }
-            Order::Gone(number) => {
-                if let Some(fate) = fates.remove(&number) {
-                    let _ = fate.send(Fate::Gone);
-                }
-            }
-            Order::Told(number) => {
-                if let Some(fate) = fates.remove(&number) {
-                    let _ = fate.send(Fate::Told);
-                }
-            }
-            Order::Ask(number, job) => {
-                let (fate, told) = oneshot::channel();
-                fates.insert(number, fate);
-                let (quorum, report) = (quorum.clone(), Rc::clone(&report));
-                spawn_local(async move {
-                    let owner = job.owner.clone();
-                    let work = spawn_local({
-                        let (report, owner) = (Rc::clone(&report), owner.clone());
-                        let report = move |result| {
-                            report(Done {
-                                number,
-                                owner: owner.clone(),
-                                result,
-                            });
-                        };
-                        async move {
-                            match quorum {
-                                Some(quorum) => {
-                                    carry_out(&quorum, Rc::new(job), told, report).await;
-                                }
-                                None => report(Finished::Broken),
-                            }
-                        }
-                    });
-                    if work.await.is_err() {
-                        report(Done {
-                            number,
-                            owner,
-                            result: Finished::Broken,
-                        });
-                    }
-                });
-            }
-        }
-    }
-}
-
-/// Carries a request out, to the last message that there is to send for it.
-async fn carry_out(
-    quorum: &Rc<Quorum>,
-    job: Rc<Job>,
-    mut fate: oneshot::Receiver<Fate>,
-    report: impl Fn(Finished),
-) {
-    let start = Instant::now();
-    let (task, count) = (job.task, quorum.count);
-    let request = match task {
-        Task::Info => {
-            report(Finished::Info(
-                ask_info(&quorum.nodes, &job.key).await,
-                count,
-            ));
-            return;
-        }
-        Task::Renew { ttl, token } => Some(Request::Renew { ttl, token }),
-        Task::Release { token } => Some(Request::Release { token }),
-        Task::Acquire { .. } => None,
-    };
-    let clock = || SteadyMicros(u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX));
-    loop {
-        let request = match (request, task) {
-            (Some(request), _) => request,
-            (None, Task::Acquire { ttl, .. }) => match quorum.propose() {
-                Some(token) => Request::Acquire {
-                    ttl,
-                    token,
-                    attempt: Attempt(fastrand::u64(..)),
-                },
-                None => return report(Finished::Broken),
-            },
-            (None, _) => return,
-        };
-        let (round, steps) = Round::new(request, count, clock());
-        let mut drive = Drive::new(quorum, &job, round);
-        let Some(outcome) = drive.run(steps, clock, &mut fate).await else {
-            return;
-        };
-        if let Some(pause) = pause_after(&outcome, &task, start.elapsed(), quorum.delay()) {
-            tokio::select! {
-                () = tokio::time::sleep(pause) => continue,
-                _ = &mut fate => return,
-            }
-        }
-        report(Finished::Round(outcome));
-        drive.finish(clock, fate).await;
-        return;
+        self.retry_delay + self.retry_jitter.mul_f64(fastrand::f64())
     }
 }
 
@@ -353,149 +493,5 @@ fn pause_after(
             .checked_sub(elapsed)
             .filter(|left| !left.is_zero())
             .map(|left| left.min(delay)),
-    }
-}
-
-/// A message that is answered when this is dropped: by a mistake in this crate or another one too.
-struct Pending {
-    node: usize,
-    answer: Answer,
-    sender: UnboundedSender<(usize, Answer)>,
-}
-
-impl Pending {
-    /// The node has answered.
-    fn end(mut self, answer: Answer) {
-        self.answer = answer;
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        // Nobody listens any more when the round is over.
-        let _ = self.sender.send((self.node, self.answer));
-    }
-}
-
-/// One round and its messages.
-struct Drive<'q> {
-    quorum: &'q Quorum,
-    job: &'q Rc<Job>,
-    round: Round,
-    sender: UnboundedSender<(usize, Answer)>,
-    answers: UnboundedReceiver<(usize, Answer)>,
-}
-
-impl<'q> Drive<'q> {
-    fn new(quorum: &'q Quorum, job: &'q Rc<Job>, round: Round) -> Self {
-        let (sender, answers) = unbounded_channel();
-        Self {
-            quorum,
-            job,
-            round,
-            sender,
-            answers,
-        }
-    }
-
-    /// Does what a round says, and returns what the client is to be told, if anything.
-    fn take(&self, steps: Vec<Step>) -> Option<Outcome> {
-        let mut outcome = None;
-        for step in steps {
-            match step {
-                Step::Answer(answer) => outcome = Some(answer),
-                Step::Send { node, message } => {
-                    let Some(connection) = self.quorum.nodes.get(node).cloned() else {
-                        continue;
-                    };
-                    let command = command_of(self.job, message);
-                    let job = Rc::clone(self.job);
-                    let pending = Pending {
-                        node,
-                        answer: Answer::Unknown,
-                        sender: self.sender.clone(),
-                    };
-                    spawn_local(async move {
-                        let sent = connection.send(&command, may_repeat(message)).await;
-                        pending.end(answer_to(&job, message, sent));
-                    });
-                }
-            }
-        }
-        outcome
-    }
-
-    /// Runs the round until the client is to be told. `None` when it is gone before.
-    async fn run(
-        &mut self,
-        steps: Vec<Step>,
-        clock: impl Fn() -> SteadyMicros,
-        fate: &mut oneshot::Receiver<Fate>,
-    ) -> Option<Outcome> {
-        let mut steps = steps;
-        loop {
-            if let Some(outcome) = self.take(steps) {
-                return Some(outcome);
-            }
-            let left = self
-                .round
-                .deadline()
-                .map(|deadline| deadline.0.saturating_sub(clock().0));
-            steps = tokio::select! {
-                Some((node, answer)) = self.answers.recv() => {
-                    self.round.answered(node, answer, clock())
-                }
-                () = sleep(left) => self.round.passed(clock()),
-                // Nobody has been told yet. A renewal or a release is wanted all the same, to its
-                // last message.
-                _ = &mut *fate => {
-                    let mut steps = self.round.client_gone();
-                    loop {
-                        self.take(steps);
-                        if self.round.is_done() {
-                            return None;
-                        }
-                        let (node, answer) = self.answers.recv().await?;
-                        steps = self.round.answered(node, answer, clock());
-                    }
-                }
-            };
-        }
-    }
-
-    /// Sends what is still to be sent: to nodes that answer late, and to all if the client turns out
-    /// to be gone.
-    async fn finish(mut self, clock: impl Fn() -> SteadyMicros, fate: oneshot::Receiver<Fate>) {
-        let mut fate = Some(fate);
-        while fate.is_some() || !self.round.is_done() {
-            let told = async {
-                match &mut fate {
-                    Some(fate) => fate.await,
-                    None => std::future::pending().await,
-                }
-            };
-            let steps = tokio::select! {
-                Some((node, answer)) = self.answers.recv(), if !self.round.is_done() => {
-                    self.round.answered(node, answer, clock())
-                }
-                known = told => {
-                    fate = None;
-                    if known == Ok(Fate::Told) {
-                        Vec::new()
-                    } else {
-                        self.round.client_gone()
-                    }
-                }
-            };
-            self.take(steps);
-        }
-    }
-}
-
-/// Sleeps for so many microseconds, or for ever.
-async fn sleep(micros: Option<u64>) {
-    match micros {
-        Some(micros) => tokio::time::sleep(Duration::from_micros(micros)).await,
-        None => std::future::pending().await,
     }
 }

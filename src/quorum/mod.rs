@@ -6,16 +6,21 @@
 //! * `ended.rs`: which attempts a node has ended.
 //! * `info.rs`: what the nodes say of one lock, put together. Pure.
 //! * `vote.rs`: what a node does with the messages of a coordinator. Pure.
-//! * `coordinator.rs`, `node.rs`, `requests.rs`: carrying rounds out, on a thread of their own.
+//! * `coordinator.rs`: what the requests of clients come to, round by round. Pure.
+//! * `requests.rs`: messages as commands, and their answers. Pure.
+//! * `link.rs`, `transport.rs`: the connection to a node.
+//! * `network.rs`: the coordinator and its connections, driven by the server's event loop.
 
 pub(crate) mod attempt;
 pub(crate) mod coordinator;
 pub(crate) mod ended;
 pub(crate) mod info;
-mod node;
+pub(crate) mod link;
+pub(crate) mod network;
 mod requests;
 pub(crate) mod round;
 pub(crate) mod settings;
+mod transport;
 pub(crate) mod vote;
 
 #[cfg(test)]

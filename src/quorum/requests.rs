@@ -2,15 +2,13 @@
 
 use super::attempt::Attempt;
 use super::coordinator::Job;
-use super::info::{LockInfo, NodeInfo};
-use super::node::{Node, Sent};
+use super::info::LockInfo;
+use super::link::Sent;
 use super::round::{Answer, Message};
 use crate::lock::fence::Token;
 use crate::lock::lease::Ttl;
 use crate::lock::time::UnixMillis;
 use redis::{Cmd, Value, cmd};
-use std::rc::Rc;
-use std::time::Instant;
 
 /// The command for a message.
 pub(super) fn command_of(job: &Job, message: Message) -> Cmd {
@@ -130,34 +128,21 @@ fn number(value: &Value) -> Option<u64> {
     }
 }
 
-/// Asks all nodes at once what they say of a lock.
-pub(super) async fn ask_info(nodes: &[Rc<Node>], key: &[u8]) -> Vec<NodeInfo> {
-    let asked: Vec<_> = nodes
-        .iter()
-        .map(|node| {
-            let (node, mut command) = (Rc::clone(node), cmd("LOCK.INFO"));
-            command.arg(key);
-            tokio::task::spawn_local(async move {
-                let start = Instant::now();
-                let sent = node.send(&command, true).await;
-                NodeInfo {
-                    address: node.address.to_string(),
-                    latency: start.elapsed(),
-                    lock: match sent {
-                        Sent::Answered(value) => {
-                            lock_info(&value).ok_or_else(|| "not an answer to LOCK.INFO".to_owned())
-                        }
-                        Sent::Failed(reason) | Sent::Unknown(reason) => Err(reason),
-                    },
-                }
-            })
-        })
-        .collect();
-    let mut infos = Vec::with_capacity(asked.len());
-    for info in asked {
-        infos.extend(info.await);
+/// The command that asks a node what it says of a lock.
+pub(super) fn info_command(job: &Job) -> Cmd {
+    let mut command = cmd("LOCK.INFO");
+    command.arg(&job.key);
+    command
+}
+
+/// What a node says of a lock, or why it says nothing.
+pub(super) fn info_of(sent: Sent) -> Result<LockInfo, String> {
+    match sent {
+        Sent::Answered(value) => {
+            lock_info(&value).ok_or_else(|| "not an answer to LOCK.INFO".to_owned())
+        }
+        Sent::Failed(reason) | Sent::Unknown(reason) => Err(reason),
     }
-    infos
 }
 
 /// What an answer to `LOCK.INFO` says.

@@ -354,6 +354,7 @@ impl Round {
 
     /// Whether no answer brings up another step. Until a client is told of its lock,
     /// [`Round::client_gone`] still may.
+    #[cfg(test)]
     pub(crate) fn is_done(&self) -> bool {
         match self.stage {
             Stage::Open | Stage::Settling(_) => false,
@@ -441,7 +442,7 @@ impl Round {
     /// Decides a renewal of which so much validity is left. One that fails releases nothing: the
     /// client may still hold the lock by an earlier answer.
     fn renew(&mut self, valid: Option<u64>) -> Vec<Step> {
-        let (agreed, hold) = most_frequent(self.members.iter().filter_map(Member::renewed));
+        let (agreed, hold) = most_frequent(&self.members.iter().filter_map(Member::renewed));
         let (Some((token, attempt)), true) = (hold, agreed >= self.nodes.majority()) else {
             return self.end_without(agreed);
         };
@@ -462,7 +463,7 @@ impl Round {
 
     /// Decides a release.
     fn release(&mut self) -> Vec<Step> {
-        let (agreed, attempt) = most_frequent(self.members.iter().filter_map(Member::released));
+        let (agreed, attempt) = most_frequent(&self.members.iter().filter_map(Member::released));
         let (Some(attempt), true) = (attempt, agreed >= self.nodes.majority()) else {
             return self.end_without(agreed);
         };
@@ -636,7 +637,7 @@ impl Member {
 
 /// What comes up most often, and how often. Of several the last one counts.
 fn most_frequent<T: Copy + PartialEq>(
-    items: impl Iterator<Item = T> + Clone,
+    items: &(impl Iterator<Item = T> + Clone),
 ) -> (usize, Option<T>) {
     let count = |item| items.clone().filter(|other| *other == item).count();
     items

@@ -25,6 +25,13 @@ pub(crate) struct Settings {
     pub(crate) tls_key: PathBuf,
 }
 
+impl Settings {
+    /// [`node_timeout`](Self::node_timeout) in microseconds.
+    pub(super) fn node_timeout_micros(&self) -> u64 {
+        u64::try_from(self.node_timeout.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
 /// A text that is not shown.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Secret(pub(crate) String);

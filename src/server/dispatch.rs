@@ -7,7 +7,7 @@ use super::guard::guard;
 use super::metadata::Spec;
 use super::reply::{Error, Reply, send, send_error};
 use super::state::{Module, with_module};
-use super::{guarded, key_positions};
+use super::{guarded, key_positions, own_part};
 use redis_module::raw;
 use std::ffi::c_int;
 
@@ -65,6 +65,7 @@ unsafe extern "C" fn handle<C: Command>(
         // The state is not lent any more: the command can be one of this module's, and its events
         // come here.
         Ok(Reply::OfCommandAfter(skipped)) => guarded::run(ctx, args, skipped),
+        Ok(Reply::OfQuorum) => own_part::carry_out(ctx),
         Ok(reply) => send(ctx, &reply),
         Err(error) => send_error(ctx, &error),
     });

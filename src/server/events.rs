@@ -9,6 +9,7 @@ use super::context::Context;
 use super::eviction::on_evicted_lock;
 use super::guard::guard;
 use super::key::{Key, is_own_lock};
+use super::quorum;
 use super::reply::Error;
 use super::state::{Module, with_module};
 use super::string::Str;
@@ -216,6 +217,13 @@ unsafe extern "C" fn on_server_event(
                 }
                 // Several times a second: finds a timer that is overdue, see `Alarm`.
                 raw::REDISMODULE_EVENT_CRON_LOOP if module.has_nothing_due() => return,
+                raw::REDISMODULE_EVENT_EVENTLOOP
+                    if step == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP
+                        && module.quorum.is_stirred() =>
+                {
+                    quorum::flush(module);
+                }
+                raw::REDISMODULE_EVENT_EVENTLOOP => return,
                 raw::REDISMODULE_EVENT_CONFIG => module.eviction.check(ctx),
                 raw::REDISMODULE_EVENT_KEY if step == raw::REDISMODULE_SUBEVENT_KEY_EVICTED => {
                     // SAFETY: this is the data that this event comes with, and its key is open.

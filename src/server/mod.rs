@@ -25,6 +25,7 @@ mod load;
 mod log;
 mod metadata;
 mod notify;
+mod own_part;
 mod precise;
 mod quorum;
 mod quorum_info;

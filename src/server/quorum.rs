@@ -1,79 +1,95 @@
-//! Requests to a quorum: their clients, and the answers that the coordinator's thread has for them.
+//! Requests to a quorum: their clients, and the event loop that carries them out.
 //!
-//! The coordinator never touches the server. It writes a byte to a socket when it has answers, and
-//! the server's event loop then calls this module on the main thread.
+//! All of it happens on the main thread. The connections to the nodes are in the server's event
+//! loop and never wait; what there is to send goes out in one go before the loop sleeps.
 
 use super::api::{OK, api};
 use super::blocked::{Blocked, Handle};
+use super::clock::{steady_clock, wall_clock};
 use super::context::Context;
+use super::events::Subscription;
 use super::guard::guard;
-use super::log::{Level, log};
 use super::quorum_info;
 use super::reply::{Error, Reply};
 use super::state::{Module, with_module};
-use crate::quorum::coordinator::{Coordinator, Done, Finished, Job, Number};
+use crate::lock::time::SteadyMicros;
+use crate::quorum::coordinator::{Done, Finished, Job, Number};
+use crate::quorum::link::Host;
+use crate::quorum::network::{Network, Own};
 use crate::quorum::round::{Counts, Outcome};
 use crate::quorum::settings::Settings;
+use redis::Value;
 use redis_module::raw;
 use std::collections::HashMap;
-use std::ffi::{c_int, c_void};
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::ffi::{CStr, c_int, c_void};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
 use std::ptr;
+use std::rc::Rc;
 
 /// All that waits for an answer of other nodes.
 #[derive(Default)]
 pub(crate) struct Quorum {
     settings: Settings,
-    running: Option<Running>,
+    /// Made with the first request.
+    network: Option<Network>,
+    /// Those of earlier settings, which still have something to do.
+    former: Vec<Network>,
     clients: HashMap<Number, Blocked>,
     numbers: HashMap<Handle, Number>,
     next_number: u64,
+    /// The server tells when it is about to sleep: then everything is sent.
+    sleeping: Subscription,
+    /// Whether something may have to be sent before the server sleeps.
+    is_stirred: bool,
 }
 
-/// The coordinator and the end of the socket on which it calls. The socket goes first: nobody calls
-/// for a thread that is gone.
-struct Running {
-    bell: Bell,
-    coordinator: Coordinator,
-}
+/// The event loop of the server.
+struct EventLoop;
 
-/// The socket, in the server's event loop until it is dropped.
-struct Bell(UnixStream);
-
-impl Bell {
-    /// The socket, and what rings it from another thread.
-    fn new() -> std::io::Result<(Self, impl Fn() + Send + 'static)> {
-        let (here, there) = UnixStream::pair()?;
-        here.set_nonblocking(true)?;
-        there.set_nonblocking(true)?;
-        // SAFETY: the descriptor is open, and is taken out of the event loop before it is closed.
-        // The callback has the signature that the server calls it with.
-        let added = unsafe {
-            api!(RedisModule_EventLoopAdd(
-                here.as_raw_fd(),
-                raw::REDISMODULE_EVENTLOOP_READABLE.cast_signed(),
-                Some(on_answers),
-                ptr::null_mut()
-            ))
+impl Host for EventLoop {
+    fn watch(&self, fd: RawFd, writes: bool) -> io::Result<()> {
+        let (readable, writable) = (
+            raw::REDISMODULE_EVENTLOOP_READABLE.cast_signed(),
+            raw::REDISMODULE_EVENTLOOP_WRITABLE.cast_signed(),
+        );
+        let add = |mask| {
+            // SAFETY: the descriptor is open, and `forget` is called before it is closed. The
+            // callback has the signature that the server calls it with.
+            unsafe { api!(RedisModule_EventLoopAdd(fd, mask, Some(on_ready), ptr::null_mut())) }
         };
-        if added != OK {
-            return Err(std::io::Error::other("the server watches no more files"));
+        if add(readable) != OK || writes && add(writable) != OK {
+            self.forget(fd);
+            return Err(io::Error::other("the server watches no more files"));
         }
-        // A socket that is full rings already.
-        let ring = move || drop((&there).write(&[0]));
-        Ok((Self(here), ring))
+        if !writes {
+            // SAFETY: the descriptor is open. To take it out where it is not does nothing.
+            unsafe { api!(RedisModule_EventLoopDel(fd, writable)) };
+        }
+        Ok(())
     }
-}
 
-impl Drop for Bell {
-    fn drop(&mut self) {
-        // SAFETY: the descriptor is still open and in the event loop.
-        unsafe {
-            let mask = raw::REDISMODULE_EVENTLOOP_READABLE.cast_signed();
-            api!(RedisModule_EventLoopDel(self.0.as_raw_fd(), mask));
-        }
+    fn forget(&self, fd: RawFd) {
+        let mask = raw::REDISMODULE_EVENTLOOP_READABLE | raw::REDISMODULE_EVENTLOOP_WRITABLE;
+        // SAFETY: the descriptor is open. To take it out where it is not does nothing.
+        unsafe { api!(RedisModule_EventLoopDel(fd, mask.cast_signed())) };
+    }
+
+    fn has_connection(&self, id: u64, from: SocketAddr) -> bool {
+        // SAFETY: the structure is made of numbers, for which zero is a value, and says which
+        // version it is. The server fills it in, the address with a NUL at its end.
+        let (ip, port) = unsafe {
+            let mut info: raw::RedisModuleClientInfoV1 = std::mem::zeroed();
+            info.version = 1;
+            if api!(RedisModule_GetClientInfoById((&raw mut info).cast(), id)) != OK {
+                return false;
+            }
+            let ip = CStr::from_ptr(info.addr.as_ptr()).to_str().map(str::parse);
+            (ip, info.port)
+        };
+        let canonical = |ip: IpAddr| ip.to_canonical();
+        port == from.port() && matches!(ip, Ok(Ok(ip)) if canonical(ip) == canonical(from.ip()))
     }
 }
 
@@ -83,32 +99,20 @@ impl Quorum {
         self.clients.len()
     }
 
-    /// The coordinator, which begins to run with the first request.
-    fn coordinator(&mut self) -> Result<&Coordinator, Error> {
-        if self.settings.nodes.is_empty() {
-            return Err(Error::NoNodes);
+    /// The network, which begins to work with the first request.
+    fn network(&mut self, ctx: Context<'_>) -> Result<&mut Network, Error> {
+        if self.network.is_none() {
+            let host: Rc<dyn Host> = Rc::new(EventLoop);
+            let former = self.former.iter().map(Network::proposed).max();
+            self.network = Network::new(&self.settings, &host, former.unwrap_or(0));
+            self.sleeping.start(ctx, raw::REDISMODULE_EVENT_EVENTLOOP);
         }
-        if self.running.is_none() {
-            let running = Bell::new().and_then(|(bell, ring)| {
-                let coordinator = Coordinator::start(self.settings.clone(), ring)?;
-                Ok(Running { bell, coordinator })
-            });
-            match running {
-                Ok(running) => self.running = Some(running),
-                Err(error) => {
-                    log(
-                        None,
-                        Level::Warning,
-                        &format!("redis-lock: no coordinator for quorums: {error}"),
-                    );
-                    return Err(Error::Internal);
-                }
-            }
-        }
-        self.running
-            .as_ref()
-            .map(|running| &running.coordinator)
-            .ok_or(Error::Internal)
+        self.network.as_mut().ok_or(Error::NoNodes)
+    }
+
+    /// That of the present settings and those of earlier ones.
+    fn networks(&mut self) -> impl Iterator<Item = &mut Network> {
+        self.network.iter_mut().chain(&mut self.former)
     }
 
     /// The settings.
@@ -118,32 +122,56 @@ impl Quorum {
 
     /// Changes the settings. Requests that are under way go on with the old.
     pub(super) fn configure(&mut self, change: impl FnOnce(&mut Settings)) {
+        let before = self.settings.clone();
         change(&mut self.settings);
-        if let Some(running) = &self.running {
-            running.coordinator.configure(self.settings.clone());
+        if self.settings != before {
+            self.former.extend(self.network.take());
         }
+    }
+
+    /// When there is something to do, in microseconds from now.
+    pub(super) fn next_wake(&self) -> Option<u64> {
+        let networks = self.network.iter().chain(&self.former);
+        let next = networks.filter_map(Network::next_wake).min()?;
+        Some(next.0.saturating_sub(steady_clock().0))
+    }
+
+    /// Does what is due.
+    pub(super) fn pass(&mut self) {
+        let (now, wall) = (steady_clock(), wall_clock());
+        for network in self.networks() {
+            network.pass(now, wall);
+        }
+        self.is_stirred = true;
+    }
+
+    /// Whether [`flush`] would do anything.
+    pub(super) fn is_stirred(&self) -> bool {
+        self.is_stirred
     }
 
     /// Takes note that a client is gone, if it was one of those who wait here.
     pub(super) fn forget(&mut self, handle: Handle) -> Option<Blocked> {
         let number = self.numbers.remove(&handle)?;
-        if let Some(running) = &self.running {
-            running.coordinator.client_gone(number);
-        }
+        self.give_back(number);
         self.clients.remove(&number)
     }
 
-    /// Takes note that a grant did not reach its client: it is given back.
-    pub(super) fn give_back(&self, number: Number) {
-        if let Some(running) = &self.running {
-            running.coordinator.client_gone(number);
+    /// Takes note that a grant did not reach its client: it is given back. This may be said when
+    /// the server is done with what it does before it sleeps, so nothing waits for that.
+    pub(super) fn give_back(&mut self, number: Number) {
+        let now = steady_clock();
+        for network in self.networks() {
+            network.client_gone(number, now);
+            network.flush(now);
         }
+        self.is_stirred = true;
     }
 
     /// Takes note that an answer has reached its client.
-    pub(super) fn told(&self, number: Number) {
-        if let Some(running) = &self.running {
-            running.coordinator.client_told(number);
+    pub(super) fn told(&mut self, number: Number) {
+        for network in self.networks() {
+            network.client_told(number);
         }
     }
 
@@ -154,6 +182,28 @@ impl Quorum {
             .into_iter()
             .filter_map(|handle| self.forget(handle))
             .collect()
+    }
+
+    /// What this server is asked as one of the nodes.
+    pub(super) fn take_own(&mut self) -> Vec<Own> {
+        self.network.as_mut().map(Network::take_own).unwrap_or_default()
+    }
+
+    /// What came of that.
+    pub(super) fn own_answered(
+        &mut self,
+        own: &Own,
+        answer: Result<Value, String>,
+        now: SteadyMicros,
+    ) {
+        if let Some(network) = &mut self.network {
+            network.own_answered(own, answer, now);
+        }
+    }
+
+    /// What has been done.
+    fn take_done(&mut self) -> Vec<Done> {
+        self.networks().flat_map(Network::take_done).collect()
     }
 
     /// Passes answers on to their clients.
@@ -175,6 +225,39 @@ impl Quorum {
             is_grant.then_some(done.number),
         );
     }
+}
+
+/// Sends what there is to send, and passes on what there is to tell. To be called before the server
+/// sleeps.
+pub(super) fn flush(module: &mut Module) {
+    let quorum = &mut module.quorum;
+    quorum.is_stirred = false;
+    let now = steady_clock();
+    for network in quorum.networks() {
+        network.flush(now);
+    }
+    deliver(module);
+    module.quorum.former.retain(|network| !network.is_idle());
+}
+
+/// Passes on what there is to tell.
+fn deliver(module: &mut Module) {
+    for done in module.quorum.take_done() {
+        count(module, &done.result);
+        module.quorum.answer(&done);
+    }
+}
+
+/// A descriptor of a connection is ready.
+unsafe extern "C" fn on_ready(fd: c_int, _data: *mut c_void, _mask: c_int) {
+    guard(|| {
+        with_module(|module| {
+            let now = steady_clock();
+            module.quorum.networks().any(|network| network.ready(fd, now));
+            deliver(module);
+            module.quorum.is_stirred = true;
+        });
+    });
 }
 
 /// What a client is answered.
@@ -224,39 +307,22 @@ pub(crate) fn ask(
     if !ctx.may_block() {
         return Err(Error::QuorumWithoutConnection);
     }
-    module.quorum.coordinator()?;
+    let quorum = &mut module.quorum;
+    quorum.network(ctx)?;
     let Some(client) = Blocked::new(ctx, tells_owner) else {
         return Ok(Reply::Later);
     };
-    let quorum = &mut module.quorum;
     let number = Number(quorum.next_number);
     quorum.next_number += 1;
     if let Some(handle) = client.handle() {
         quorum.numbers.insert(handle, number);
     }
     quorum.clients.insert(number, client);
-    quorum.coordinator()?.ask(number, job);
-    Ok(Reply::Later)
-}
-
-/// The coordinator has answers.
-unsafe extern "C" fn on_answers(_fd: c_int, _data: *mut c_void, _mask: c_int) {
-    guard(|| {
-        with_module(|module| {
-            let quorum = &mut module.quorum;
-            let mut finished = Vec::new();
-            if let Some(Running { bell, coordinator }) = &mut quorum.running {
-                // Read before the answers are taken, so that no ring is lost.
-                let mut buffer = [0; 256];
-                while matches!(bell.0.read(&mut buffer), Ok(read) if read > 0) {}
-                finished = coordinator.take_finished();
-            }
-            for done in finished {
-                count(module, &done.result);
-                module.quorum.answer(&done);
-            }
-        });
-    });
+    quorum
+        .network(ctx)?
+        .ask(number, job, steady_clock(), wall_clock());
+    quorum.is_stirred = true;
+    Ok(Reply::OfQuorum)
 }
 
 /// Counts what was done, for `INFO lock`.

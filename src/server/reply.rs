@@ -18,6 +18,8 @@ pub(crate) enum Reply {
     Array(Vec<Reply>),
     /// Nothing yet: the client waits, or the server has answered it already.
     Later,
+    /// Nothing yet: the client waits for a quorum, of which this server may be a node.
+    OfQuorum,
     /// That of the command that stands in the arguments behind so many of them.
     OfCommandAfter(usize),
     /// Pairs in order; RESP2 clients get them as one flat array.
@@ -168,7 +170,7 @@ pub(super) fn send(ctx: Context<'_>, reply: &Reply) {
     unsafe {
         match reply {
             Reply::Integer(value) => api!(RedisModule_ReplyWithLongLong(raw, *value)),
-            Reply::Later | Reply::OfCommandAfter(_) => super::api::OK,
+            Reply::Later | Reply::OfQuorum | Reply::OfCommandAfter(_) => super::api::OK,
             Reply::Nil => api!(RedisModule_ReplyWithNull(raw)),
             Reply::Bulk(bytes) => api!(RedisModule_ReplyWithStringBuffer(
                 raw,

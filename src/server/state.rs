@@ -127,7 +127,8 @@ impl Module {
         } else {
             let wait = self.waits.next_wake(now);
             let renewal = self.watches.next_wake(now.steady);
-            wait.into_iter().chain(renewal).min()
+            let quorum = self.quorum.next_wake();
+            wait.into_iter().chain(renewal).chain(quorum).min()
         };
         // Nothing can be done for keys before a pause is over, and the server does not tell when
         // that is.
@@ -166,6 +167,7 @@ impl Module {
         self.waits.is_empty()
             && self.watches.is_empty()
             && self.unclaimed.is_empty()
+            && self.quorum.next_wake().is_none()
             && self.alarm.is_off()
     }
 }

@@ -495,6 +495,7 @@ pub(super) fn do_what_is_due(ctx: Context<'_>, module: &mut Module) {
         module.stats.timeouts += 1;
         waiter.client.answer(Ok(Reply::Nil), None);
     }
+    module.quorum.pass();
     // A write now would break the promise that the server is giving to its replicas. Leases stand
     // still as long: the server expires nothing either.
     if Context::server_is_paused() {
