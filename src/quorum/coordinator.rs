@@ -6,6 +6,7 @@
 use super::attempt::Attempt;
 use super::info::NodeInfo;
 use super::link::Sent;
+use super::reasons::Trouble;
 use super::requests::{answer_to, command_of, info_command, info_of, may_repeat};
 use super::round::{Message, Nodes, Outcome, Request, Round, Step};
 use super::settings::Settings;
@@ -52,6 +53,16 @@ impl Task {
     }
 }
 
+impl Task {
+    /// Whether it is tried again until it succeeds, or for some time.
+    pub(crate) fn is_patient(&self) -> bool {
+        let Self::Acquire { patience, .. } = self else {
+            return false;
+        };
+        *patience != Patience::None
+    }
+}
+
 /// For how long an acquire that failed is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
@@ -71,7 +82,8 @@ pub(crate) struct Done {
 /// See [`Done`].
 #[derive(Debug)]
 pub(crate) enum Finished {
-    Round(Outcome),
+    /// What came of the last round, and of the nodes that failed in it.
+    Round(Outcome, Vec<Trouble>),
     /// What each node says of a lock, and how many there are.
     Info(Vec<NodeInfo>, Nodes),
     /// A mistake in this crate ended it.
@@ -145,6 +157,8 @@ struct Running {
     /// When the round has to be looked at, as it stands in the list of what is due.
     deadline: Option<SteadyMicros>,
     unanswered: usize,
+    /// What each node answered first that was an error, or why there was no answer.
+    reasons: Vec<Option<String>>,
     /// Whether nothing that becomes of the client matters to the round any more.
     is_settled: bool,
 }
@@ -260,6 +274,11 @@ impl Coordinator {
                     return;
                 };
                 running.unanswered = running.unanswered.saturating_sub(1);
+                if let Sent::Failed(reason) | Sent::Unknown(reason) = &sent
+                    && let Some(first) = running.reasons.get_mut(tag.node)
+                {
+                    first.get_or_insert_with(|| reason.clone());
+                }
                 let answer = answer_to(&running.job, message, sent);
                 let steps = running.round.answered(tag.node, answer, now);
                 self.follow(tag.course, steps, now);
@@ -308,7 +327,11 @@ impl Coordinator {
                 self.requests.remove(&number);
                 let owner = job.owner.clone();
                 let result = Finished::Broken;
-                return self.done.push(Done { number, owner, result });
+                return self.done.push(Done {
+                    number,
+                    owner,
+                    result,
+                });
             }
         };
         asked.stage = Stage::Asking(course);
@@ -319,6 +342,7 @@ impl Coordinator {
             round,
             deadline: None,
             unanswered: 0,
+            reasons: vec![None; self.nodes.count()],
             is_settled: false,
         };
         self.rounds.insert(course, running);
@@ -378,10 +402,14 @@ impl Coordinator {
             asked.stage = Stage::Pausing(until);
             self.due.insert((until, Due::Retry(number)));
         } else {
+            let troubles = match outcome {
+                Outcome::NoQuorum(_) => running.troubles(&self.addresses),
+                _ => Vec::new(),
+            };
             self.done.push(Done {
                 number,
                 owner: running.job.owner.clone(),
-                result: Finished::Round(outcome),
+                result: Finished::Round(outcome, troubles),
             });
         }
     }
@@ -471,6 +499,24 @@ impl Coordinator {
         self.retry_delay + self.retry_jitter.mul_f64(fastrand::f64())
     }
 }
+
+impl Running {
+    /// What became of the nodes that failed.
+    fn troubles(&self, addresses: &[String]) -> Vec<Trouble> {
+        let nodes = addresses.iter().zip(&self.reasons).enumerate();
+        nodes
+            .filter(|(node, _)| self.round.is_in_trouble(*node))
+            .map(|(_, (address, reason))| Trouble {
+                address: address.clone(),
+                reason: reason.clone().unwrap_or_else(|| NO_REASON.to_owned()),
+            })
+            .collect()
+    }
+}
+
+/// What is said of a node that is still asked when the time of the ttl is over, or that answers
+/// something else than what it was asked.
+const NO_REASON: &str = "gave no answer that could count";
 
 /// How long to wait before an acquire is tried again; `None` when it is not.
 fn pause_after(

@@ -5,6 +5,7 @@
 //! * `attempt.rs`: how a node remembers which round a hold came about by.
 //! * `ended.rs`: which attempts a node has ended.
 //! * `info.rs`: what the nodes say of one lock, put together. Pure.
+//! * `reasons.rs`: why a request found no quorum, in words. Pure.
 //! * `vote.rs`: what a node does with the messages of a coordinator. Pure.
 //! * `coordinator.rs`: what the requests of clients come to, round by round. Pure.
 //! * `requests.rs`: messages as commands, and their answers. Pure.
@@ -17,6 +18,7 @@ pub(crate) mod ended;
 pub(crate) mod info;
 pub(crate) mod link;
 pub(crate) mod network;
+pub(crate) mod reasons;
 mod requests;
 pub(crate) mod round;
 pub(crate) mod settings;

@@ -85,11 +85,6 @@ impl Nodes {
     pub(crate) fn majority(self) -> usize {
         self.0 / 2 + 1
     }
-
-    /// How many are enough to keep the rest from being a majority.
-    fn blocking(self) -> usize {
-        self.0 + 1 - self.majority()
-    }
 }
 
 /// How long a lock is surely held after a round, in milliseconds: `ttl - elapsed - (ttl / 100 + 2)`;
@@ -208,13 +203,21 @@ pub(crate) struct Counts {
     pub(crate) unheard: usize,
 }
 
+impl Counts {
+    /// How many nodes there are.
+    pub(crate) fn all(self) -> usize {
+        self.agreed + self.refused + self.failed + self.unknown + self.unheard
+    }
+}
+
 /// What the client is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The lock is held for so many milliseconds from now, at least 1.
     Acquired { token: Token, validity: u64 },
-    /// It is not; others have it or ask for it at the same time. Nothing is left of the attempt
-    /// but what lapses by itself. Another one may succeed after a random delay.
+    /// It is not: a majority answered, and some refused it. Others have it or ask for it at the same
+    /// time. Nothing is left of the attempt but what lapses by itself. Another one may succeed after a
+    /// random delay.
     NotAcquired,
     /// The lock is held for so many milliseconds from now, at least 1.
     Renewed { token: Token, validity: u64 },
@@ -224,8 +227,8 @@ pub(crate) enum Outcome {
     NotYours,
     /// There is no such hold on a majority.
     NoLock,
-    /// So many nodes failed or did not answer that there was no majority, or that it is not known
-    /// whether there was. What a client was told before stays true.
+    /// So many nodes failed or did not answer in time that there was no majority, or that it is not
+    /// known whether there was. What a client was told before stays true.
     NoQuorum(Counts),
 }
 
@@ -343,6 +346,12 @@ impl Round {
         }
     }
 
+    /// Whether a node failed, or gave no answer in time.
+    pub(crate) fn is_in_trouble(&self, node: usize) -> bool {
+        let member = self.members.get(node);
+        matches!(member, Some(Member::Said(Answer::Failed | Answer::Unknown)))
+    }
+
     /// When to call [`Round::passed`]; `None`: no more.
     pub(crate) fn deadline(&self) -> Option<SteadyMicros> {
         if !matches!(self.stage, Stage::Open | Stage::Settling(_)) {
@@ -396,18 +405,14 @@ impl Round {
             }
         }
         let Stage::Settling(token) = self.stage else {
-            return if self.count(Member::may_grant) < majority {
-                self.fail(attempt)
-            } else {
-                Vec::new()
-            };
+            return self.fail_if_clear(attempt);
         };
         let mut steps = Vec::new();
         if self.count(|member| member.granted() == Some(token)) >= majority {
             self.stage = Stage::Held(token, attempt);
             steps.push(Step::Answer(Outcome::Acquired { token, validity }));
         } else if self.count(Member::may_grant) < majority {
-            return self.fail(attempt);
+            return self.fail_if_clear(attempt);
         }
         for (node, member) in self.members.iter_mut().enumerate() {
             if let Some(from) = member.granted().filter(|granted| *granted != token) {
@@ -423,19 +428,34 @@ impl Round {
         steps
     }
 
+    /// Gives up an acquire that no majority can grant any more, once it is clear whether that is
+    /// because others have the lock.
+    fn fail_if_clear(&mut self, attempt: Attempt) -> Vec<Step> {
+        let majority = self.nodes.majority();
+        let counts = self.counts(self.count(|member| member.granted().is_some()));
+        let answered = counts.agreed + counts.refused;
+        let is_clear = answered >= majority || answered + counts.unheard < majority;
+        if self.count(Member::may_grant) < majority && is_clear {
+            self.fail(attempt)
+        } else {
+            Vec::new()
+        }
+    }
+
     /// Gives up an acquire: the nodes are asked to release what they may have granted, all of them,
     /// since nobody knows which have.
     fn fail(&mut self, attempt: Attempt) -> Vec<Step> {
         self.stage = Stage::Over;
         let counts = self.counts(self.count(|member| member.granted().is_some()));
         let mut steps = self.to_all(Message::Unvote { attempt });
-        steps.push(Step::Answer(
-            if counts.failed + counts.unknown >= self.nodes.blocking() {
-                Outcome::NoQuorum(counts)
-            } else {
-                Outcome::NotAcquired
-            },
-        ));
+        // A majority that granted the lock did so too late.
+        let majority = self.nodes.majority();
+        let is_refused = counts.agreed < majority && counts.agreed + counts.refused >= majority;
+        steps.push(Step::Answer(if is_refused {
+            Outcome::NotAcquired
+        } else {
+            Outcome::NoQuorum(counts)
+        }));
         steps
     }
 

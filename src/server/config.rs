@@ -107,7 +107,7 @@ static SETTINGS: [Setting; 7] = [
 /// A setting that is a text.
 struct TextSetting {
     name: &'static CStr,
-    /// Whether it is kept out of logs and of what other commands show.
+    /// Whether it is kept out of logs, and shown only to who asks for it by its whole name.
     is_secret: bool,
     /// What it is now.
     get: fn(&Module) -> String,
@@ -244,7 +244,7 @@ pub(super) fn register(ctx: Context<'_>, args: &mut Args<'_>) -> Result<(), Stri
     }
     for setting in &TEXTS {
         let flags = if setting.is_secret {
-            raw::REDISMODULE_CONFIG_SENSITIVE
+            raw::REDISMODULE_CONFIG_SENSITIVE | raw::REDISMODULE_CONFIG_HIDDEN
         } else {
             raw::REDISMODULE_CONFIG_DEFAULT
         };

@@ -13,6 +13,7 @@ use super::quorum;
 use super::reply::Error;
 use super::state::{Module, with_module};
 use super::string::Str;
+use super::voting::Voting;
 use crate::lock::watchdog::{ClientId, WatchTable};
 use redis_module::raw;
 use std::ffi::{c_char, c_int, c_void};
@@ -205,6 +206,9 @@ unsafe extern "C" fn on_server_event(
                     if step == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA =>
                 {
                     demote(module);
+                }
+                raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED => {
+                    module.voting = Voting::of_promoted();
                 }
                 raw::REDISMODULE_EVENT_CLIENT_CHANGE
                     if step == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED =>

@@ -16,11 +16,12 @@ use crate::lock::time::SteadyMicros;
 use crate::quorum::coordinator::{Done, Finished, Job, Number};
 use crate::quorum::link::Host;
 use crate::quorum::network::{Network, Own};
-use crate::quorum::round::{Counts, Outcome};
+use crate::quorum::reasons;
+use crate::quorum::round::Outcome;
 use crate::quorum::settings::Settings;
 use redis::Value;
 use redis_module::raw;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -37,6 +38,8 @@ pub(crate) struct Quorum {
     /// Those of earlier settings, which still have something to do.
     former: Vec<Network>,
     clients: HashMap<Number, Blocked>,
+    /// Those of them that are tried for until they have a lock.
+    patient: HashSet<Number>,
     numbers: HashMap<Handle, Number>,
     next_number: u64,
     /// The server tells when it is about to sleep: then everything is sent.
@@ -57,7 +60,14 @@ impl Host for EventLoop {
         let add = |mask| {
             // SAFETY: the descriptor is open, and `forget` is called before it is closed. The
             // callback has the signature that the server calls it with.
-            unsafe { api!(RedisModule_EventLoopAdd(fd, mask, Some(on_ready), ptr::null_mut())) }
+            unsafe {
+                api!(RedisModule_EventLoopAdd(
+                    fd,
+                    mask,
+                    Some(on_ready),
+                    ptr::null_mut()
+                ))
+            }
         };
         if add(readable) != OK || writes && add(writable) != OK {
             self.forget(fd);
@@ -97,6 +107,17 @@ impl Quorum {
     /// How many requests wait for an answer.
     pub(super) fn len(&self) -> usize {
         self.clients.len()
+    }
+
+    /// How many of them wait for a lock, as one who waits in a queue of this server does.
+    pub(super) fn patient_len(&self) -> usize {
+        self.patient.len()
+    }
+
+    /// Takes a client out that is answered or gone.
+    fn take(&mut self, number: Number) -> Option<Blocked> {
+        self.patient.remove(&number);
+        self.clients.remove(&number)
     }
 
     /// The network, which begins to work with the first request.
@@ -154,7 +175,7 @@ impl Quorum {
     pub(super) fn forget(&mut self, handle: Handle) -> Option<Blocked> {
         let number = self.numbers.remove(&handle)?;
         self.give_back(number);
-        self.clients.remove(&number)
+        self.take(number)
     }
 
     /// Takes note that a grant did not reach its client: it is given back. This may be said when
@@ -186,7 +207,10 @@ impl Quorum {
 
     /// What this server is asked as one of the nodes.
     pub(super) fn take_own(&mut self) -> Vec<Own> {
-        self.network.as_mut().map(Network::take_own).unwrap_or_default()
+        self.network
+            .as_mut()
+            .map(Network::take_own)
+            .unwrap_or_default()
     }
 
     /// What came of that.
@@ -208,14 +232,14 @@ impl Quorum {
 
     /// Passes answers on to their clients.
     fn answer(&mut self, done: &Done) {
-        let Some(client) = self.clients.remove(&done.number) else {
+        let Some(client) = self.take(done.number) else {
             return;
         };
         if let Some(handle) = client.handle() {
             self.numbers.remove(&handle);
         }
         let owner = client.tells_owner.then_some(done.owner.as_slice());
-        let is_grant = matches!(done.result, Finished::Round(Outcome::Acquired { .. }));
+        let is_grant = matches!(done.result, Finished::Round(Outcome::Acquired { .. }, _));
         if !is_grant {
             // There is nothing to give back.
             self.told(done.number);
@@ -253,7 +277,10 @@ unsafe extern "C" fn on_ready(fd: c_int, _data: *mut c_void, _mask: c_int) {
     guard(|| {
         with_module(|module| {
             let now = steady_clock();
-            module.quorum.networks().any(|network| network.ready(fd, now));
+            module
+                .quorum
+                .networks()
+                .any(|network| network.ready(fd, now));
             deliver(module);
             module.quorum.is_stirred = true;
         });
@@ -262,8 +289,8 @@ unsafe extern "C" fn on_ready(fd: c_int, _data: *mut c_void, _mask: c_int) {
 
 /// What a client is answered.
 fn reply_to(result: &Finished, made_owner: Option<&[u8]>) -> Result<Reply, Error> {
-    let outcome = match result {
-        Finished::Round(outcome) => outcome,
+    let (outcome, troubles) = match result {
+        Finished::Round(outcome, troubles) => (outcome, troubles),
         Finished::Info(nodes, quorum) => return Ok(quorum_info::describe(nodes, *quorum)),
         Finished::Broken => return Err(Error::Internal),
     };
@@ -278,23 +305,8 @@ fn reply_to(result: &Finished, made_owner: Option<&[u8]>) -> Result<Reply, Error
         Outcome::Released => Ok(Reply::DONE),
         Outcome::NotYours => Ok(Reply::NOT_YOURS),
         Outcome::NoLock => Ok(Reply::NO_LOCK),
-        Outcome::NoQuorum(counts) => Err(Error::NoQuorum(describe(counts))),
+        Outcome::NoQuorum(counts) => Err(Error::NoQuorum(reasons::describe(counts, troubles))),
     }
-}
-
-/// The answers of the nodes in words.
-fn describe(counts: Counts) -> String {
-    let Counts {
-        agreed,
-        refused,
-        failed,
-        unknown,
-        unheard,
-    } = counts;
-    format!(
-        "of the nodes {agreed} agreed, {refused} refused, {failed} failed, {} did not answer",
-        unknown + unheard
-    )
 }
 
 /// Asks the quorum for a client, which waits for the answer.
@@ -307,8 +319,12 @@ pub(crate) fn ask(
     if !ctx.may_block() {
         return Err(Error::QuorumWithoutConnection);
     }
+    module.quorum.network(ctx)?;
+    let is_patient = job.task.is_patient();
+    if is_patient {
+        module.check_room(&[])?;
+    }
     let quorum = &mut module.quorum;
-    quorum.network(ctx)?;
     let Some(client) = Blocked::new(ctx, tells_owner) else {
         return Ok(Reply::Later);
     };
@@ -318,6 +334,9 @@ pub(crate) fn ask(
         quorum.numbers.insert(handle, number);
     }
     quorum.clients.insert(number, client);
+    if is_patient {
+        quorum.patient.insert(number);
+    }
     quorum
         .network(ctx)?
         .ask(number, job, steady_clock(), wall_clock());
@@ -328,7 +347,7 @@ pub(crate) fn ask(
 /// Counts what was done, for `INFO lock`.
 fn count(module: &mut Module, result: &Finished) {
     let stats = &mut module.stats;
-    if let Finished::Round(outcome) = result {
+    if let Finished::Round(outcome, _) = result {
         match outcome {
             Outcome::Acquired { .. } => stats.quorum_grants += 1,
             Outcome::NotAcquired => stats.quorum_refusals += 1,

@@ -107,8 +107,8 @@ pub(crate) enum Error {
     #[error("ERR ttl is too short for a quorum: the clocks of its nodes may differ by as much")]
     TtlTooShort,
     #[error(
-        "NOVOTE this server restarted without appendfsync always less than lock.quorum-max-ttl ago \
-         and may have forgotten locks"
+        "NOVOTE this server restarted without appendfsync always, or was a replica, less than \
+         lock.quorum-max-ttl ago and may have forgotten locks"
     )]
     MayNotVote,
     #[error("ERR REQID needs an owner of yours, not '*'")]

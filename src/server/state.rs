@@ -7,10 +7,11 @@ use super::context::Context;
 use super::events::{Listening, Subscription};
 use super::eviction::Eviction;
 use super::quorum::Quorum;
+use super::reply::Error;
 use super::string::OwnedStr;
 use super::voting::Voting;
 use crate::lock::fence::{Fence, Token};
-use crate::lock::queue::{Limits, Ticket, WaitTable, Waiter};
+use crate::lock::queue::{Full, Limits, LockName, Ticket, WaitTable, Waiter};
 use crate::lock::record::RequestId;
 use crate::lock::stats::Stats;
 use crate::lock::watchdog::WatchTable;
@@ -85,6 +86,22 @@ impl Default for Module {
 }
 
 impl Module {
+    /// Makes sure that one more client may wait on this server, for all of these locks. Those who
+    /// wait for a quorum take room too.
+    pub(super) fn check_room(&mut self, locks: &[LockName]) -> Result<(), Error> {
+        let limits = Limits {
+            total: self.limits.total.saturating_sub(self.quorum.patient_len()),
+            ..self.limits
+        };
+        self.waits.check_room(locks, limits).map_err(|full| {
+            self.stats.queue_full += 1;
+            Error::QueueFull(match full {
+                Full::Total => "lock.max-waiters",
+                Full::PerLock => "lock.max-waiters-per-key",
+            })
+        })
+    }
+
     /// Takes note that a request was sent again and gets its first answer again.
     pub(crate) fn repeated(&mut self, token: Token, request: Option<RequestId<'_>>) {
         self.stats.repetitions += 1;

@@ -6,6 +6,9 @@
 //!
 //! Both are looked at while the module is loaded, since a setting that is changed later says
 //! nothing about what was on disk before. From then on a clock counts that nobody sets.
+//!
+//! A server that was a replica has what its primary sent it. That may lack the last votes of the
+//! primary, and has lost those of its own from before. So it waits as well when it is promoted.
 
 use super::api::api;
 use super::clock::clocks;
@@ -21,11 +24,12 @@ use std::ffi::CStr;
 /// What is known of it. By default it is just being started, and may have forgotten everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Voting {
-    /// It may have forgotten what it granted before it started.
+    /// It may have forgotten what was granted before it started, or before it was promoted.
     Forgetful {
-        /// When the module was loaded.
+        /// When the module was loaded, or the server was promoted.
         since: SteadyMillis,
-        /// For how many milliseconds the server had been running then, at least.
+        /// For how many milliseconds the server had been running then, at least; 0 if it was
+        /// promoted.
         ran_ms: u64,
     },
     /// It remembers what it has granted, and has not voted yet.
@@ -55,6 +59,14 @@ impl Voting {
         Self::Forgetful {
             since: clocks().steady,
             ran_ms: uptime.saturating_mul(1_000),
+        }
+    }
+
+    /// What is known of a server that was a replica until now.
+    pub(super) fn of_promoted() -> Self {
+        Self::Forgetful {
+            since: clocks().steady,
+            ran_ms: 0,
         }
     }
 

@@ -12,9 +12,7 @@ use super::watching;
 use crate::lock::deadlock::{Holders, Keys, Step, circle};
 use crate::lock::fence::{Fence, Token};
 use crate::lock::lease::Deadline;
-use crate::lock::queue::{
-    Full, HandOver, LockName, Locks, NoTokenLeft, Passed, Settled, Ticket, Waiter,
-};
+use crate::lock::queue::{HandOver, LockName, Locks, NoTokenLeft, Passed, Settled, Ticket, Waiter};
 use crate::lock::record::{Owner, OwnerBuf, RequestIdBuf};
 use crate::lock::rules::{Acquire, Asker, LockState, Released, Remainder, Write, release};
 use crate::lock::time::SteadyMillis;
@@ -159,16 +157,7 @@ pub(crate) fn wait(
         }
         return Err(Error::Deadlock(describe(&circle)));
     }
-    module
-        .waits
-        .check_room(&locks, module.limits)
-        .map_err(|full| {
-            module.stats.queue_full += 1;
-            Error::QueueFull(match full {
-                Full::Total => "lock.max-waiters",
-                Full::PerLock => "lock.max-waiters-per-key",
-            })
-        })?;
+    module.check_room(&locks)?;
     module.listening.start(ctx);
     let Some(client) = Blocked::new(ctx, wait.tells_owner) else {
         return Ok(Reply::Later);

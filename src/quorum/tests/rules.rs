@@ -229,7 +229,12 @@ fn a_slow_majority_uses_up_the_validity() {
     let mut late = round.clone();
     let steps = late.answered(1, granted(5), at(LONGEST));
     assert_eq!(steps[..3], unvotes(3));
-    assert_eq!(outcomes(&steps), [Outcome::NotAcquired]);
+    let counts = Counts {
+        agreed: 2,
+        unknown: 1,
+        ..Counts::default()
+    };
+    assert_eq!(outcomes(&steps), [Outcome::NoQuorum(counts)]);
     assert!(late.is_done());
 
     let steps = round.answered(1, granted(5), at(LONGEST - 1));
@@ -268,17 +273,41 @@ fn a_write_back_that_takes_too_long_is_a_failure() {
 }
 
 #[test]
-fn a_round_fails_as_soon_as_no_majority_can_be_had() {
-    let mut round = begin(acquire(), 5);
-    let answers = [Answer::Refused, Answer::Failed];
-    assert_eq!(all_answer(&mut round, &answers), []);
-    let steps = round.answered(2, Answer::Unknown, at(1));
-    assert_eq!(steps[..5], unvotes(5));
-    // Two of five would not have kept the rest from it.
-    assert_eq!(outcomes(&steps), [Outcome::NotAcquired]);
-    assert!(round.is_done());
-    assert_eq!(round.answered(3, granted(5), at(2)), []);
-    assert_eq!(round.answered(4, granted(5), at(2)), []);
+fn a_round_fails_as_soon_as_it_is_clear_why() {
+    let (no, bad, lost) = (Answer::Refused, Answer::Failed, Answer::Unknown);
+    for (answers, outcome) in [
+        // A majority has refused, or cannot answer any more.
+        (&[no, no, no][..], Some(Outcome::NotAcquired)),
+        (&[no, no, granted(5), no], Some(Outcome::NotAcquired)),
+        (&[bad, lost, no, bad], None),
+        (&[bad, lost, lost], None),
+        // Three cannot grant it, and it depends on the others whether a majority answers.
+        (
+            &[no, bad, lost, granted(5), granted(5)],
+            Some(Outcome::NotAcquired),
+        ),
+        (&[no, bad, lost, no, granted(5)], Some(Outcome::NotAcquired)),
+        (&[no, bad, lost, no, no], Some(Outcome::NotAcquired)),
+        (&[no, bad, lost, lost], None),
+        (&[no, no, lost, granted(5)], Some(Outcome::NotAcquired)),
+    ] {
+        let mut round = begin(acquire(), 5);
+        let (last, before) = answers.split_last().expect("some");
+        assert_eq!(all_answer(&mut round, before), [], "{answers:?}");
+        let steps = round.answered(before.len(), *last, at(1));
+        assert_eq!(steps[..5], unvotes(5), "{answers:?}");
+        let [told] = outcomes(&steps)[..] else {
+            panic!("{steps:?}");
+        };
+        match outcome {
+            Some(outcome) => assert_eq!(told, outcome, "{answers:?}"),
+            None => assert!(matches!(told, Outcome::NoQuorum(_)), "{answers:?}"),
+        }
+        assert!(round.is_done());
+        for node in answers.len()..5 {
+            assert_eq!(round.answered(node, granted(5), at(2)), []);
+        }
+    }
 }
 
 #[test]
@@ -297,8 +326,14 @@ fn the_reason_is_told_if_nodes_are_missing_and_not_if_they_refuse() {
         ..Counts::default()
     };
     assert_eq!(outcome(&[bad, granted(5), lost]), Outcome::NoQuorum(counts));
-    // Of four, two are enough to keep the rest from it.
-    assert_eq!(outcome(&[no, no, bad, lost]), Outcome::NotAcquired);
+    // Of four, two are enough to keep the rest from it, but are no majority that answered.
+    let counts = Counts {
+        refused: 2,
+        failed: 1,
+        unknown: 1,
+        ..Counts::default()
+    };
+    assert_eq!(outcome(&[no, no, bad, lost]), Outcome::NoQuorum(counts));
     let counts = Counts {
         agreed: 1,
         failed: 1,
@@ -515,6 +550,10 @@ fn every_order_of_all_answers() {
                     answers[combination / 4usize.pow(u32::try_from(node).expect("small")) % 4]
                 })
                 .collect();
+            let answered = said
+                .iter()
+                .filter(|it| matches!(it, Answer::Granted(_) | Answer::Refused))
+                .count();
             let is_granted = said.iter().filter(|it| **it == answers[0]).count() >= majority;
             for order in orders(nodes) {
                 let mut round = begin(acquire(), nodes);
@@ -533,10 +572,7 @@ fn every_order_of_all_answers() {
                     let [outcome] = outcomes(&steps)[..] else {
                         panic!("{steps:?}");
                     };
-                    assert!(matches!(
-                        outcome,
-                        Outcome::NotAcquired | Outcome::NoQuorum(_)
-                    ));
+                    assert_eq!(outcome == Outcome::NotAcquired, answered >= majority);
                 }
             }
         }

@@ -45,7 +45,10 @@ enum Op {
 }
 
 /// The bounds of a search, and the rules that are left out.
-#[allow(clippy::struct_excessive_bools, reason = "each is a misfortune of its own")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a misfortune of its own"
+)]
 #[derive(Clone, Copy)]
 struct Setup {
     /// What each client does, in this order, at any time.
