@@ -44,6 +44,15 @@ pub(crate) fn wait_held(nodes: &[Server], owner: &str, token: i64) {
     });
 }
 
+/// Waits until a majority of these nodes has `k` for this owner by this token. A node that had not
+/// heard of the release of another owner yet does not have it.
+pub(crate) fn wait_held_by_most(nodes: &[Server], owner: &str, token: i64) {
+    wait_until("the token on a majority", || {
+        let has = |node: &&Server| held(node, owner) == Some(token);
+        nodes.iter().filter(has).count() > nodes.len() / 2
+    });
+}
+
 /// Waits until `k` is free on all these nodes.
 pub(crate) fn wait_free(nodes: &[Server]) {
     wait_until("no node to have the lock", || {
@@ -119,9 +128,47 @@ on_every_server! {
             assert_eq!(quorum[0].call("LOCK.QRELEASE k a"), 1);
             let second = token(&client.read());
             assert!(second > first);
-            wait_held(&quorum, "b", second);
+            wait_held_by_most(&quorum, "b", second);
             assert_eq!(quorum[2].call("LOCK.QRELEASE k b"), 1);
+            wait_free(&quorum);
         }
+    }
+
+    /// They take room that others who wait on this server have then no more.
+    fn who_waits_for_a_quorum_counts_as_a_waiter(flavour) {
+        let quorum = Quorum::start(flavour, 3);
+        let node = &quorum[0];
+        let token = take(&quorum[1], "a");
+        wait_held(&quorum, "a", token);
+        assert!(node.call("LOCK.ACQUIRE own a 100000").as_int() > 0);
+        assert_eq!(node.call("CONFIG SET lock.max-waiters 2"), "OK");
+        let mut remote = node.raw();
+        remote.send(("LOCK.QACQUIRE", "k", "b", LONG, "BLOCK", 0));
+        wait_asking(node, 1);
+        let mut local = node.raw();
+        local.send("LOCK.ACQUIRE own b 100000 BLOCK 0");
+        node.wait_for_blocked(2);
+        let full = "QUEUEFULL as many clients wait as lock.max-waiters allows";
+        for command in ["LOCK.QACQUIRE k c 100000 BLOCK 0", "LOCK.ACQUIRE own c 100000 BLOCK 0"] {
+            assert_eq!(node.call(command), Reply::Error(full.to_owned()), "{command}");
+        }
+        assert_eq!(node.info_number("lock", "lock_queue_full"), 2);
+        // Who does not wait for a lock is not refused.
+        assert!(node.call("LOCK.QACQUIRE k c 100000").is_nil());
+        assert!(node.call("LOCK.QRENEW k a 100000").as_int() > 0);
+        // Whoever is gone or answered leaves room.
+        remote.close();
+        wait_asking(node, 0);
+        assert!(node.call("LOCK.QACQUIRE k c 100000 BLOCK 1").is_nil());
+        assert!(node.call("LOCK.QACQUIRE k c 100000 BLOCK 1").is_nil());
+        assert_eq!(node.call("LOCK.RELEASE own a"), 1);
+        assert!(local.read().as_int() > 0);
+        let mut both = [node.raw(), node.raw()];
+        for client in &mut both {
+            client.send(("LOCK.QACQUIRE", "k", "*", LONG, "BLOCK", 0));
+        }
+        wait_asking(node, 2);
+        assert_eq!(node.call("LOCK.QACQUIRE k c 100000 BLOCK 0"), Reply::Error(full.to_owned()));
     }
 
     fn who_waits_in_vain_gets_nothing_and_leaves_nothing(flavour) {

@@ -714,6 +714,43 @@ on_every_server! {
         }
     }
 
+    /// What it has is what its primary sent it, and its own votes of before are gone.
+    fn a_promoted_replica_waits(flavour) {
+        let primary = node(flavour);
+        let token = vote(&primary, "o", LONG, 5, 7, "").as_int();
+        let replica = Server::build(flavour).aof().replica_of(&primary).start();
+        let setting = "lock.quorum-max-ttl";
+        assert_eq!(replica.call(("CONFIG", "SET", setting, 1_000_000)), "OK");
+        wait_until("the replica to have the vote", || hold(&replica, "o").is_some());
+        let refused = replica.call("LOCK.QVOTE other o 50000 5 8");
+        assert_eq!(refused.error_code(), Some("READONLY"));
+        assert_eq!(replica.call("REPLICAOF NO ONE"), "OK");
+        let mut witness = replica.witness();
+        for request in ["LOCK.QVOTE other o 50000 5 8", "LOCK.QSETTLE k o 50000 7 5 6"] {
+            assert_eq!(replica.call(request).error_code(), Some("NOVOTE"), "{request}");
+        }
+        witness.saw_nothing("a promoted replica");
+        // What it has is renewed and ended.
+        assert_eq!(replica.call("LOCK.QEXTEND k o 50000").items()[0], token);
+        assert_eq!(replica.call("LOCK.QEND k o"), Reply::bulk("7"));
+        assert_eq!(replica.call(("CONFIG", "SET", setting, 1)), "OK");
+        let (before, granted) = wait_for("the node to vote", || {
+            let before = unix_micros();
+            match replica.call("LOCK.QVOTE other o 1 5 8") {
+                Reply::Int(token) => Some((before, token)),
+                _ => None,
+            }
+        });
+        assert!(granted > before, "{granted} is not after {before}");
+        // One that has voted does not when it is promoted another time.
+        assert_eq!(replica.call(("CONFIG", "SET", setting, 1_000_000)), "OK");
+        for role in ["127.0.0.1 1", "NO ONE"] {
+            assert_eq!(replica.call(format!("REPLICAOF {role}")), "OK");
+        }
+        let refused = replica.call("LOCK.QVOTE other o 50000 5 8");
+        assert_eq!(refused.error_code(), Some("NOVOTE"));
+    }
+
     fn a_module_that_is_loaded_into_a_running_server_votes_at_once(flavour) {
         let node = Server::build(flavour).without_module().start();
         wait_until("the server to have run for a while", || {

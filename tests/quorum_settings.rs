@@ -1,7 +1,9 @@
 //! The settings of a quorum: which texts are none, when they take effect, passwords and TLS.
 
 use crate::harness::{Quorum, Reply, Server, address, module_path, on_every_server, wait_until};
-use crate::quorum_locking::{ask, held, take, token, wait_asking, wait_free, wait_held};
+use crate::quorum_locking::{
+    ask, held, take, token, wait_asking, wait_free, wait_held, wait_held_by_most,
+};
 use crate::waiters::{LONG, unload};
 
 /// Sets something on a node.
@@ -92,7 +94,7 @@ on_every_server! {
         // Who has asked before has asked the nodes that there were.
         assert_eq!(quorum[1].call("LOCK.QRELEASE k a"), 1);
         let granted = crate::quorum_locking::token(&client.read());
-        wait_held(&quorum, "b", granted);
+        wait_held_by_most(&quorum, "b", granted);
         assert_eq!(held(&alone, "o"), Some(other));
         // A host can have a name.
         set(node, "lock.quorum-nodes", &format!("localhost:{}", alone.port()));
@@ -120,26 +122,44 @@ on_every_server! {
         let quorum = Quorum::start(flavour, 3);
         let node = &quorum[0];
         quorum.set("requirepass", "open-sesame");
-        quorum.set("lock.quorum-node-timeout", "200");
-        assert_eq!(ask(node, "o").error_code(), Some("NOQUORUM"));
+        let mut shown = vec![ask(node, "o")];
         quorum.set("lock.quorum-password", "open-barley");
-        assert_eq!(ask(node, "o").error_code(), Some("NOQUORUM"));
-        assert_eq!(node.call("LOCK.QINFO k").field("reachable"), 0);
-        quorum.set("lock.quorum-node-timeout", "60000");
+        shown.push(ask(node, "o"));
+        for (reply, reason) in shown.iter().zip(["NOAUTH", "WRONGPASS"]) {
+            assert_eq!(reply.error_code(), Some("NOQUORUM"), "{reply:?}");
+            assert!(format!("{reply:?}").contains(reason), "{reply:?}");
+        }
+        let info = node.call("LOCK.QINFO k");
+        assert_eq!(info.field("reachable"), 0);
+        for line in info.field("nodes").items() {
+            let error = line.field("error").as_text();
+            assert!(error.starts_with("WRONGPASS"), "{error}");
+        }
         quorum.set("lock.quorum-password", "open-sesame");
         let token = take(node, "o");
         wait_held(&quorum, "o", token);
         // The user is another when one is named.
         set(node, "lock.quorum-user", "coordinator");
-        set(node, "lock.quorum-node-timeout", "200");
         assert_eq!(node.call("LOCK.QRELEASE k o").error_code(), Some("NOQUORUM"));
         for other in quorum.iter() {
             other.call("ACL SETUSER coordinator on >open-sesame ~* +@all");
         }
-        set(node, "lock.quorum-node-timeout", "60000");
-        assert_eq!(node.call("LOCK.QRELEASE k o"), 1);
+        wait_until("the release", || node.call("LOCK.QRELEASE k o") == 1);
         wait_free(&quorum);
+        // Nobody is shown it who does not ask for just that.
+        shown.extend([
+            info,
+            node.call("LOCK.QINFO k"),
+            node.call("CONFIG GET lock.*"),
+            node.call("INFO everything"),
+            node.call(("CONFIG", "SET", "lock.quorum-password", b"open-sesame\xff")),
+            node.call("CONFIG SET lock.quorum-password open-sesame lock.quorum-nodes none"),
+        ]);
+        let names = format!("{:?}", node.call("CONFIG GET lock.*"));
+        assert!(names.contains("quorum-user") && !names.contains("quorum-password"), "{names}");
+        assert_eq!(get(node, "lock.quorum-password"), "open-sesame");
         for secret in ["open-sesame", "open-barley"] {
+            assert!(shown.iter().all(|reply| !format!("{reply:?}").contains(secret)), "{shown:?}");
             assert!(quorum.iter().all(|node| !node.log().contains(secret)));
         }
     }
@@ -194,7 +214,8 @@ on_every_server! {
         wait_asking(node, 0);
         assert_eq!(quorum[1].call("LOCK.QRELEASE k a"), 1);
         wait_free(&quorum);
-        // Nobody waits for a node that has a minute to answer.
+        // The module stays for as long as a node has for its answer.
+        set(node, "lock.quorum-node-timeout", "200");
         let paused = quorum[2].pause();
         let token = take(node, "o");
         unload(node);
