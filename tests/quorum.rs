@@ -135,13 +135,14 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// The threads of a server that are a coordinator's.
-fn coordinators(server: &Server) -> usize {
-    let pid = server.info_number("server", "process_id");
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the threads of a process");
-    tasks
-        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
-        .filter(|name| name.trim() == "lock-quorum")
+/// How many connections to a node come from other nodes.
+fn links(node: &Server) -> usize {
+    let list = node.call("CLIENT LIST");
+    let list = list.as_text().to_lowercase();
+    let mut clients = list.lines();
+    clients
+        .by_ref()
+        .filter(|client| client.contains(" cmd=lock.q"))
         .count()
 }
 
@@ -494,15 +495,19 @@ on_every_server! {
     fn the_coordinator_ends_with_the_module(flavour) {
         let nodes = nodes(flavour, 3);
         let server = &nodes[0];
-        assert_eq!(coordinators(server), 0, "nobody has asked yet");
+        let others = &nodes[1..];
+        assert!(others.iter().all(|node| links(node) == 0), "nobody has asked yet");
         let (token, _) = grant(&server.call(format!("LOCK.QACQUIRE k a {LONG}")));
-        assert_eq!(coordinators(server), 1);
+        all_have(&nodes, token);
+        assert!(others.iter().all(|node| links(node) == 1));
         let mut waiting = asking(server, format!("LOCK.QACQUIRE k b {LONG} BLOCK 0"));
         assert_eq!(server.call("MODULE UNLOAD lock").error_code(), Some("ERR"));
         assert_eq!(server.call(format!("LOCK.QRELEASE k a TOKEN {token}")), 1);
         let (token, _) = grant(&waiting.read());
         wait_until("the module to be unloaded", || server.call("MODULE UNLOAD lock") == "OK");
-        assert_eq!(coordinators(server), 0);
+        for node in others {
+            wait_until("the connections to be closed", || links(node) == 0);
+        }
         let path = crate::harness::module_path();
         assert_eq!(server.call(("MODULE", "LOAD", path.to_str().unwrap())), "OK");
         introduce(server, &nodes, 10_000);

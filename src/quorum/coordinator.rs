@@ -308,7 +308,11 @@ impl Coordinator {
                 self.requests.remove(&number);
                 let owner = job.owner.clone();
                 let result = Finished::Broken;
-                return self.done.push(Done { number, owner, result });
+                return self.done.push(Done {
+                    number,
+                    owner,
+                    result,
+                });
             }
         };
         asked.stage = Stage::Asking(course);

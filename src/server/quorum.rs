@@ -57,7 +57,14 @@ impl Host for EventLoop {
         let add = |mask| {
             // SAFETY: the descriptor is open, and `forget` is called before it is closed. The
             // callback has the signature that the server calls it with.
-            unsafe { api!(RedisModule_EventLoopAdd(fd, mask, Some(on_ready), ptr::null_mut())) }
+            unsafe {
+                api!(RedisModule_EventLoopAdd(
+                    fd,
+                    mask,
+                    Some(on_ready),
+                    ptr::null_mut()
+                ))
+            }
         };
         if add(readable) != OK || writes && add(writable) != OK {
             self.forget(fd);
@@ -186,7 +193,10 @@ impl Quorum {
 
     /// What this server is asked as one of the nodes.
     pub(super) fn take_own(&mut self) -> Vec<Own> {
-        self.network.as_mut().map(Network::take_own).unwrap_or_default()
+        self.network
+            .as_mut()
+            .map(Network::take_own)
+            .unwrap_or_default()
     }
 
     /// What came of that.
@@ -253,7 +263,10 @@ unsafe extern "C" fn on_ready(fd: c_int, _data: *mut c_void, _mask: c_int) {
     guard(|| {
         with_module(|module| {
             let now = steady_clock();
-            module.quorum.networks().any(|network| network.ready(fd, now));
+            module
+                .quorum
+                .networks()
+                .any(|network| network.ready(fd, now));
             deliver(module);
             module.quorum.is_stirred = true;
         });
