@@ -130,7 +130,10 @@ pub(super) struct Link<T> {
 enum State<T> {
     /// There is no connection. The next is not made before `retry`; `reason` says what became of
     /// the last.
-    Closed { retry: SteadyMicros, reason: String },
+    Closed {
+        retry: SteadyMicros,
+        reason: String,
+    },
     /// The host's addresses are looked up.
     Resolving(Lookup, SteadyMicros),
     /// The connection is being made, until this moment. The rest of the host's addresses follow.
@@ -180,6 +183,8 @@ struct Open<T> {
     expected: VecDeque<Expected<T>>,
     /// How many of them come too late. They are the first: every request has the same time.
     late: usize,
+    /// Whether all was read that had arrived when the event loop said that there is something.
+    is_drained: bool,
 }
 
 /// What an answer belongs to.
@@ -409,7 +414,11 @@ impl<T> Link<T> {
 
     /// The connection is made: logs in.
     fn connected(&mut self, now: SteadyMicros) {
-        let State::Connecting(socket, _, until) = self.close(now, "") else {
+        let closed = State::Closed {
+            retry: now,
+            reason: String::new(),
+        };
+        let State::Connecting(socket, _, until) = mem::replace(&mut self.state, closed) else {
             return;
         };
         let mut open = Open {
@@ -419,6 +428,7 @@ impl<T> Link<T> {
             written: 0,
             expected: VecDeque::new(),
             late: 0,
+            is_drained: false,
         };
         if self.login.has_password {
             open.expected.push_back(Expected::Auth(until));
@@ -433,6 +443,9 @@ impl<T> Link<T> {
 
     /// Reads what the node has answered.
     fn read(&mut self, now: SteadyMicros) {
+        if let State::Open(open) = &mut self.state {
+            open.is_drained = false;
+        }
         while let State::Open(open) = &mut self.state {
             let value = match open.next_value() {
                 Ok(Some(value)) => value,
@@ -601,6 +614,7 @@ impl<T> Open<T> {
     fn next_value(&mut self) -> io::Result<Option<Value>> {
         let mut source = Source {
             transport: &mut self.socket.transport,
+            is_drained: &mut self.is_drained,
             error: None,
         };
         match (self.parser.parse_value(&mut source), source.error) {
@@ -616,14 +630,24 @@ impl<T> Open<T> {
 /// one of it.
 struct Source<'t> {
     transport: &'t mut Transport,
+    is_drained: &'t mut bool,
     error: Option<io::Error>,
 }
 
 impl Read for Source<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let error = match self.transport.read(buffer) {
+        let read = if *self.is_drained {
+            Err(ErrorKind::WouldBlock.into())
+        } else {
+            self.transport.read(buffer)
+        };
+        let error = match read {
             Ok(0) => ErrorKind::UnexpectedEof.into(),
-            Ok(count) => return Ok(count),
+            Ok(count) => {
+                // The event loop says when there is more.
+                *self.is_drained = count < buffer.len() && self.transport.tells_all();
+                return Ok(count);
+            }
             Err(error) => error,
         };
         let kind = error.kind();

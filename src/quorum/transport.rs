@@ -26,7 +26,9 @@ impl Tls {
             }
         } else {
             for certificate in certificates(ca)? {
-                roots.add(certificate).map_err(|error| in_file(ca, &error))?;
+                roots
+                    .add(certificate)
+                    .map_err(|error| in_file(ca, &error))?;
             }
         }
         let config = ClientConfig::builder().with_root_certificates(roots);
@@ -69,8 +71,7 @@ impl Transport {
             return Ok(Self::Plain(socket));
         };
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        let session =
-            ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
+        let session = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
         Ok(Self::Tls(Box::new(StreamOwned::new(session, socket))))
     }
 
@@ -101,6 +102,12 @@ impl Transport {
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether a read that does not fill its buffer has read all that has arrived. TLS can have more
+    /// of it decrypted already.
+    pub(super) fn tells_all(&self) -> bool {
+        matches!(self, Self::Plain(_))
     }
 
     /// Whether it has something to write that was not given to it to be written: of TLS's own.
