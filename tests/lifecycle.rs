@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::harness::{Flavour, Reply, Server, module_path, on_every_server, wait_until};
+use crate::waiters::unload;
 
 /// Makes a lock in each layout.
 fn fill(server: &Server) {
@@ -84,13 +85,6 @@ fn own_lines(log: &str) -> Vec<&str> {
     log.lines()
         .filter(|line| line.contains("redis-lock:") || line.contains("redis-lock "))
         .collect()
-}
-
-/// `MODULE UNLOAD`, as soon as the server lets it go.
-fn unload(server: &Server) {
-    wait_until("the module to be unloaded", || {
-        server.call("MODULE UNLOAD lock") == "OK"
-    });
 }
 
 on_every_server! {

@@ -231,9 +231,33 @@ on_every_server! {
         assert_eq!(node.call(("LOCK.QRELEASE", "k", "o", "TOKEN", token)), 1);
         drop(paused);
         wait_until("every node to be empty", || quorum.iter().all(|node| node.dbsize() == 0));
-        // Whoever ends takes the thread along.
-        take(node, "o");
-        assert!(quorum.len() == 3 && held(node, "o").is_some());
+    }
+
+    /// A node has one connection from each server that coordinates, however many clients that has.
+    fn connections_to_nodes_are_few_and_end_with_the_module(flavour) {
+        let quorum = Quorum::start(flavour, 3);
+        let (node, others) = quorum.split_first().unwrap();
+        let links = |other: &Server| {
+            let clients = other.call("CLIENT LIST").as_text().to_lowercase();
+            clients.lines().filter(|client| client.contains(" cmd=lock.q")).count()
+        };
+        assert!(others.iter().all(|other| links(other) == 0));
+        let token = take(node, "o");
+        wait_held(&quorum, "o", token);
+        let mut clients: Vec<_> = (0..10).map(|_| node.raw()).collect();
+        for client in &mut clients {
+            client.send(("LOCK.QACQUIRE", "k", "*", LONG, "BLOCK", 0));
+        }
+        wait_asking(node, 10);
+        assert!(others.iter().all(|other| links(other) == 1));
+        for client in clients {
+            client.close();
+        }
+        wait_asking(node, 0);
+        assert_eq!(node.call("LOCK.QRELEASE k o"), 1);
+        wait_free(&quorum);
+        unload(node);
+        wait_until("the connections to end", || others.iter().all(|other| links(other) == 0));
     }
 }
 

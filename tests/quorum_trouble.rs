@@ -487,6 +487,7 @@ on_every_server! {
                 .config("appendfsync", "everysec")
                 .dir_of(gone)
                 .start_on([port]);
+            assert_eq!(node.call("CONFIG SET lock.quorum-max-ttl 1000000"), "OK");
             forgetful.push(node);
             let reply = ask(&quorum[0], "o");
             if count < 3 {
