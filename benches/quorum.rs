@@ -7,6 +7,8 @@
 //!   node, in turns.
 //! - `many`: acquires per second of 64 clients, each with a key of its own, beside those of the
 //!   locks that clients make on the same nodes: `rslock`, and `redlock` for Node if there is `npm`.
+//!   The 64 are clients as the nodes see them, with connections of their own, and once more 64 tasks
+//!   of one process that share one connection to each node.
 //! - `stopped`: how long an acquire takes when one node is stopped, beside the same with all.
 //! - `kills`: a thousand rounds of two clients in which a random node is killed, possibly the one
 //!   that is asked, and started again. A round more or less is no matter: a number says how many.
@@ -226,13 +228,28 @@ fn many(nodes: &[Server]) {
         .expect("a runtime");
     let ports = ports(nodes);
     let redlocks = Redlock::install();
-    let (mut first, mut spread, mut rslock) = (Vec::new(), Vec::new(), Vec::new());
-    let mut redlock: Vec<Vec<f64>> = redlocks.iter().map(|_| Vec::new()).collect();
-    for _ in 0..MANY_ROUNDS {
+    let (mut first, mut spread) = (Vec::new(), Vec::new());
+    let mut rivals: Vec<(String, Vec<f64>)> = Vec::new();
+    for round in 0..MANY_ROUNDS {
+        let mut add = |title: String, rate| {
+            if round == 0 {
+                rivals.push((title, vec![rate]));
+            } else if let Some((_, rates)) = rivals.iter_mut().find(|(known, _)| *known == title) {
+                rates.push(rate);
+            }
+        };
         first.push(runtime.block_on(quorum_rate(&ports[..1])));
-        rslock.push(runtime.block_on(rslock_rate(&ports)));
-        for (package, rates) in redlocks.iter().zip(&mut redlock) {
-            rates.push(package.rate(&ports));
+        for are_shared in [false, true] {
+            let connections = if are_shared { "shared" } else { "own" };
+            let rate = runtime.block_on(rslock_rate(&ports, are_shared));
+            add(format!("rslock, {connections} connections"), rate);
+            for package in &redlocks {
+                let rate = package.rate(&ports, connections);
+                add(
+                    format!("{}, {connections} connections", package.title),
+                    rate,
+                );
+            }
         }
         spread.push(runtime.block_on(quorum_rate(&ports)));
     }
@@ -240,8 +257,7 @@ fn many(nodes: &[Server]) {
     println!(
         "  {CLIENTS} clients: {first:.0} acquires/s by one node, {spread:.0} by all in equal parts"
     );
-    let rivals = redlocks.iter().map(|redlock| redlock.title).zip(redlock);
-    for (title, rates) in std::iter::once(("rslock", rslock)).chain(rivals) {
+    for (title, rates) in rivals {
         let rate = median(rates);
         println!(
             "    {title}: {rate:.0} acquires/s; this is {:.2} times that, {:.2} by all",
@@ -318,18 +334,29 @@ async fn quorum_rate(ports: &[u16]) -> f64 {
     rate
 }
 
-/// That of `rslock`, with one connection to each node that all share, as it makes them.
-async fn rslock_rate(ports: &[u16]) -> f64 {
-    let addresses = ports
+/// That of `rslock`. A manager has one connection to each node: all tasks share one, or each has
+/// its own.
+async fn rslock_rate(ports: &[u16], are_shared: bool) -> f64 {
+    let addresses: Vec<String> = ports
         .iter()
-        .map(|port| format!("redis://{}:{port}", Ipv4Addr::LOCALHOST));
-    let mut locks = LockManager::new(addresses.collect::<Vec<_>>());
-    locks.set_retry(0, Duration::ZERO);
+        .map(|port| format!("redis://{}:{port}", Ipv4Addr::LOCALHOST))
+        .collect();
+    let manager = || {
+        let mut locks = LockManager::new(addresses.clone());
+        locks.set_retry(0, Duration::ZERO);
+        locks
+    };
+    let shared = manager();
     let counter = Arc::new(Counter::default());
     let until = Instant::now() + WARM_UP + MANY_TIME;
     let tasks: Vec<_> = (0..CLIENTS)
         .map(|number| {
-            let (counter, locks) = (Arc::clone(&counter), locks.clone());
+            let counter = Arc::clone(&counter);
+            let locks = if are_shared {
+                shared.clone()
+            } else {
+                manager()
+            };
             tokio::spawn(async move {
                 let key = format!("rslock:{number}");
                 while Instant::now() < until {
@@ -391,10 +418,9 @@ impl Redlock {
     }
 
     /// Its acquires per second.
-    fn rate(&self, ports: &[u16]) -> f64 {
+    fn rate(&self, ports: &[u16], connections: &str) -> f64 {
         let output = Command::new("node")
-            .arg("redlock.mjs")
-            .arg(self.package)
+            .args(["redlock.mjs", self.package, connections])
             .args([
                 CLIENTS.to_string(),
                 MANY_TIME.as_millis().to_string(),
