@@ -512,6 +512,37 @@ on_every_server! {
         drop(stream);
     }
 
+    /// Servers tell of a change of a key while the command that made it still uses the value that it
+    /// wrote: a module that reads the value then has the server replace it. What the server keeps,
+    /// writes down and answers is all the same what the client sent.
+    fn a_command_that_changes_a_contended_key_keeps_its_value(flavour) {
+        for change in [
+            "SET k value",
+            "SET k value KEEPTTL",
+            "SET k value PX 100000",
+            "SETEX k 100 value",
+            "MSET k value other value",
+            "APPEND other value;RENAME other k",
+            "SET other value;COPY other k REPLACE",
+        ] {
+            for mode in ["", "SHARED"] {
+                let server = Server::build(flavour).aof().overwriting_freed_memory().start();
+                server.call(format!("LOCK.ACQUIRE k a 100000 {mode}"));
+                let _client = waiter(&server, "b");
+                for command in change.split(';') {
+                    server.call(command);
+                }
+                let what = format!("{mode} {change}");
+                assert_eq!(server.call("GET k"), "value", "{what}");
+                let commands = server.aof_commands();
+                let is_kept = commands.iter().any(|command| command.contains(&b"value".to_vec()));
+                assert!(is_kept, "{what}: {commands:?}");
+                assert_eq!(server.call("DEBUG LOADAOF"), "OK", "{what}");
+                assert_eq!(server.call("GET k"), "value", "{what}");
+            }
+        }
+    }
+
     /// The alarm of a paused server does not keep the module from being unloaded afterwards.
     fn no_alarm_is_left_of_a_pause(flavour) {
         let server = Server::build(flavour).aof().start();

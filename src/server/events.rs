@@ -98,8 +98,7 @@ unsafe extern "C" fn on_keyspace_event(
                 // What the deadline is now tells later whether the lease lapsed.
                 let key = Key::for_reading(ctx, key);
                 if key.kind().is_some() {
-                    let next_lapse = key.next_lapse(&mut module.fence);
-                    module.waits.note_deadline(&lock, next_lapse);
+                    module.waits.note_deadline(&lock, key.next_lapse());
                 }
                 module.waits.mark(lock);
                 module.set_alarm(ctx);

@@ -101,7 +101,7 @@ pub(crate) fn lease_changed(
 ) {
     watching::lease_changed(ctx, module, key, token, deadline);
     if let Some(name) = module.waits.name(ctx.db(), key.name().bytes()) {
-        let next_lapse = key.next_lapse(&mut module.fence);
+        let next_lapse = key.next_lapse();
         module.waits.note_deadline(&name, next_lapse);
     }
 }

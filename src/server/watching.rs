@@ -117,7 +117,7 @@ fn renew(ctx: Context<'_>, module: &mut Module, key: &mut Key<'_>, lock: &LockNa
             module.stats.watchdog_renewals += 1;
             key.renew(owner, deadline);
             if let Some(name) = module.waits.name(lock.db, &lock.key) {
-                let next_lapse = key.next_lapse(&mut module.fence);
+                let next_lapse = key.next_lapse();
                 module.waits.note_deadline(&name, next_lapse);
             }
         }

@@ -21,6 +21,7 @@ pub(crate) struct ServerBuilder {
     /// The arguments of the module, or nothing for a server without it.
     module: Option<Vec<String>>,
     dir: Option<TempDir>,
+    overwrites_freed: bool,
 }
 
 impl ServerBuilder {
@@ -31,6 +32,7 @@ impl ServerBuilder {
             settings: Vec::new(),
             module: None,
             dir: None,
+            overwrites_freed: false,
         }
         .module_args(&[]);
         let mut settings = vec![
@@ -80,6 +82,13 @@ impl ServerBuilder {
         self.config("appendonly", "yes")
             .config("appendfsync", "always")
             .config("aof-use-rdb-preamble", "no")
+    }
+
+    /// With an allocator that overwrites memory when it is freed, so that what is used after that does
+    /// not look right by chance.
+    pub(crate) fn overwriting_freed_memory(mut self) -> Self {
+        self.overwrites_freed = true;
+        self
     }
 
     /// A replica of `primary`. It is started when it is in sync.
@@ -159,6 +168,7 @@ impl ServerBuilder {
         let home = Home {
             flavour: self.flavour,
             port,
+            overwrites_freed: self.overwrites_freed,
             is_replica: self.settings.iter().any(|(name, _)| name == "replicaof"),
             dir,
         };

@@ -43,6 +43,12 @@ impl Process {
         } else {
             Command::new(binary)
         };
+        if home.overwrites_freed {
+            // Of jemalloc, as servers build it and as Debian does, and of the C library.
+            command.env("JE_MALLOC_CONF", "junk:true");
+            command.env("MALLOC_CONF", "junk:true");
+            command.env("MALLOC_PERTURB_", "165");
+        }
         // Without a `logfile` the log goes to the standard output, and so does what is said before
         // the server has read its configuration.
         let child = command

@@ -45,6 +45,7 @@ pub(super) struct Home {
     pub(super) port: u16,
     /// Whether the server is ready only when it has its first copy from a primary.
     pub(super) is_replica: bool,
+    pub(super) overwrites_freed: bool,
     pub(super) dir: TempDir,
 }
 
