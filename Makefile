@@ -13,7 +13,7 @@ PACKAGE = redis-lock-$(VERSION)-$(PLATFORM)
 # The time that all files of a package carry: that of the last commit, and not of the build.
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
-.PHONY: help run quorum build test lint servers valgrind package clean
+.PHONY: help run quorum build test lint servers torture valgrind package clean
 
 help: ## List what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,13 @@ lint: ## Check the format, the Rust code and the scripts, with warnings as error
 servers: ## Fetch the servers that the tests run against
 	scripts/install-deps --test
 	scripts/fetch-servers
+
+# REDIS_LOCK_OPERATIONS says for how long, REDIS_LOCK_SEED repeats the choices of a run, and
+# REDIS_LOCK_RESULTS names a file that gets a line for each class of faults and each server.
+torture: export REDIS_LOCK_OPERATIONS ?= 100000
+torture: servers ## Run many clients against all servers while faults are made
+	cargo build --release --locked
+	cargo test --release --locked --test servers faults:: -- --test-threads=1 --nocapture
 
 # This server allocates with libc, so that valgrind sees each allocation for itself.
 valgrind: servers ## Run the tests of one server under valgrind

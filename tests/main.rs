@@ -16,6 +16,7 @@ mod cluster;
 mod deadlock;
 mod documentation;
 mod effects;
+mod faults;
 mod foreign;
 mod guarding;
 mod harness;

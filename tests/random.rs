@@ -8,18 +8,23 @@ pub(crate) struct Random(u64);
 
 impl Random {
     /// That of the run: `REDIS_LOCK_SEED`, or any.
+    pub(crate) fn new() -> Self {
+        Self::with_seed().0
+    }
+
+    /// As [`Self::new`], with the number by which they can be had again.
     #[allow(
         clippy::print_stderr,
         reason = "the harness shows it when the test fails"
     )]
-    pub(crate) fn new() -> Self {
+    pub(crate) fn with_seed() -> (Self, u64) {
         let given = env::var("REDIS_LOCK_SEED").ok();
         let seed = given.map_or_else(
             || RandomState::new().hash_one(0),
             |seed| seed.parse().expect("REDIS_LOCK_SEED is a number"),
         );
         eprintln!("REDIS_LOCK_SEED={seed}");
-        Self(seed)
+        (Self(seed), seed)
     }
 
     /// A number below `end`.

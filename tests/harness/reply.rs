@@ -121,7 +121,7 @@ impl Reply {
     }
 
     /// Reads one reply.
-    pub(super) fn read(from: &mut impl BufRead) -> io::Result<Self> {
+    pub(crate) fn read(from: &mut impl BufRead) -> io::Result<Self> {
         let line = read_line(from)?;
         let Some((kind, rest)) = line.split_at_checked(1) else {
             return Err(malformed(&line));
