@@ -17,6 +17,8 @@ mod connection;
 mod driver;
 mod history;
 mod planted;
+mod replication;
 mod run;
 mod server;
 mod stage;
+mod standing_still;

@@ -12,8 +12,9 @@ use super::check::{Rule, Violation, check};
 use super::driver::{Driver, Manners};
 use super::history::{History, MS, Outcome};
 use super::stage::Stage;
-use crate::harness::Flavour;
+use crate::harness::{Flavour, Server};
 use crate::random::Random;
+use crate::waiters::nobody_waits;
 
 /// How many requests are sent if nobody says otherwise.
 const OPERATIONS: usize = 2_000;
@@ -49,6 +50,21 @@ struct Findings {
     ended: usize,
     violations: Vec<Violation>,
     odd: Vec<String>,
+}
+
+/// Runs clients on a server and makes faults on it.
+pub(super) fn on_one(
+    class: &str,
+    flavour: Flavour,
+    manners: Manners,
+    mut fault: impl FnMut(&Server, &Stage) + Send,
+) {
+    let server = Server::start(flavour);
+    let stage = Stage::new(&server, pace());
+    run(class, flavour, &stage, manners, |stage| {
+        fault(&server, stage);
+    });
+    nobody_waits(&server);
 }
 
 /// Runs clients on a stage, makes a fault again and again, and looks at all that happened. A fault

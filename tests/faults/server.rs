@@ -1,13 +1,13 @@
 //! Faults of one server: it is killed, saved and loaded, paused, without memory, configured.
 
 use super::driver::Manners;
-use super::run::{pace, run};
+use super::run::{on_one, pace, run};
 use super::stage::Stage;
 use crate::harness::{Flavour, Server, ServerBuilder, on_every_server};
 use crate::waiters::nobody_waits;
 
 /// Nothing but what locks answer.
-const STRICT: Manners = Manners {
+pub(super) const STRICT: Manners = Manners {
     errors: &[],
     is_cluster: false,
 };
@@ -17,21 +17,6 @@ const LOADING: Manners = Manners {
     errors: &["LOADING"],
     is_cluster: false,
 };
-
-/// Runs clients on a server and makes faults on it.
-fn on_one(
-    class: &str,
-    flavour: Flavour,
-    manners: Manners,
-    mut fault: impl FnMut(&Server, &Stage) + Send,
-) {
-    let server = Server::start(flavour);
-    let stage = Stage::new(&server, pace());
-    run(class, flavour, &stage, manners, |stage| {
-        fault(&server, stage);
-    });
-    nobody_waits(&server);
-}
 
 /// Kills a server again and again and starts it with what it has stored.
 fn kill(class: &str, builder: ServerBuilder, flavour: Flavour, is_safe: bool) {

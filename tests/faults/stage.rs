@@ -46,6 +46,11 @@ impl Stage {
         self.ports[key].store(port, Ordering::Relaxed);
     }
 
+    /// Clients go to this server for all locks from now on.
+    pub(super) fn send_all_to(&self, port: u16) {
+        (0..LOCKS).for_each(|key| self.send_to(key, port));
+    }
+
     /// Does something that may end any hold.
     pub(super) fn may_end_holds<R>(&self, fault: impl FnOnce() -> R) -> R {
         let from = self.clock.now();

@@ -47,7 +47,7 @@ pub(crate) use self::{
     flavour::{Flavour, find_server, on_every_server},
     inspect::CommandStats,
     module::module_path,
-    quorum::{Paused, Quorum, address},
+    quorum::{Paused, Quorum, address, pause},
     raw::Raw,
     replication::ReplicationStream,
     reply::Reply,

@@ -106,17 +106,22 @@ pub(crate) struct Paused {
 impl Server {
     /// Stops the process, which keeps its connections and gets what is sent to it later.
     pub(crate) fn pause(&self) -> Paused {
-        let paused = Paused { pid: self.pid() };
-        paused.signal("-STOP");
-        wait_until("the process to stand still", || {
-            let state = Command::new("ps")
-                .args(["-o", "stat=", "-p", &paused.pid.to_string()])
-                .output()
-                .expect("the state of a process");
-            state.stdout.starts_with(b"T")
-        });
-        paused
+        pause(self.pid())
     }
+}
+
+/// Stops a process that a test has started.
+pub(crate) fn pause(pid: u32) -> Paused {
+    let paused = Paused { pid };
+    paused.signal("-STOP");
+    wait_until("the process to stand still", || {
+        let state = Command::new("ps")
+            .args(["-o", "stat=", "-p", &pid.to_string()])
+            .output()
+            .expect("the state of a process");
+        state.stdout.starts_with(b"T")
+    });
+    paused
 }
 
 impl Paused {
