@@ -13,10 +13,10 @@ PACKAGE = redis-lock-$(VERSION)-$(PLATFORM)
 # The time that all files of a package carry: that of the last commit, and not of the build.
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
-.PHONY: help run quorum build test lint servers torture valgrind package clean
+.PHONY: help run quorum build test test-clients lint servers torture valgrind package clean
 
 help: ## List what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Build the module, start a server with it and play a short tour on it
 	scripts/install-deps
@@ -36,11 +36,17 @@ test: servers ## Run all tests against all servers
 	cargo build --locked
 	cargo test --locked
 
+# CLIENTS="redis-py node-redis" runs only these.
+test-clients: servers ## Run the examples of each client against real servers
+	scripts/install-deps --clients
+	$(MAKE) --no-print-directory build
+	python3 tests/clients/run.py $(TARGET)/release/$(LIBRARY) $(CLIENTS)
+
 lint: ## Check the format, the Rust code and the scripts, with warnings as errors
 	scripts/install-deps --lint
 	cargo fmt --all --check
 	cargo clippy --all-targets --locked -- -D warnings
-	shellcheck scripts/* .ci/run
+	shellcheck scripts/* .ci/run examples/redis-cli/*
 
 servers: ## Fetch the servers that the tests run against
 	scripts/install-deps --test

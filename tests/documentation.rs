@@ -1,4 +1,4 @@
-//! What `README*.md` and `docs/*.md` show is what happens.
+//! What `README*.md`, `docs/*.md` and `examples/*.md` show is what happens.
 //!
 //! Every fenced block has a language that says what is done with it. There is none that is just
 //! shown, and one that is not in this list fails:
@@ -52,6 +52,7 @@ fn pages() -> Vec<Page> {
     let mut paths = names("");
     paths.retain(|path| path.to_str().unwrap().starts_with("README"));
     paths.extend(names("docs"));
+    paths.extend(names("examples"));
     paths.sort();
     paths
         .into_iter()
