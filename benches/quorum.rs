@@ -4,7 +4,9 @@
 //! Five nodes on this machine, one of which a client talks to:
 //!
 //! - `pair`: `LOCK.QACQUIRE` and `LOCK.QRELEASE` beside `LOCK.ACQUIRE` and `LOCK.RELEASE` on one
-//!   node, in turns.
+//!   node, in turns, and beside the floor: a client that sends `SET NX PX` and `DEL` to all nodes
+//!   itself, has no library, and goes on
+//!   when a majority answered.
 //! - `many`: acquires per second of 64 clients, each with a key of its own, beside those of the
 //!   locks that clients make on the same nodes: `rslock`, and `redlock` for Node if there is `npm`.
 //!   The 64 are clients as the nodes see them, with connections of their own, and once more 64 tasks
@@ -97,7 +99,7 @@ fn main() {
             println!("{}, {}", flavour.name(), aof_name(has_aof));
             let nodes = start(flavour, has_aof);
             if is_wanted("pair") {
-                pairs(&nodes[0]);
+                pairs(&nodes);
             }
             if is_wanted("many") {
                 many(&nodes);
@@ -171,9 +173,11 @@ fn granted(reply: &Reply) -> i64 {
 }
 
 /// One pair on one node after another, and over all nodes, in turns.
-fn pairs(node: &Server) {
-    let mut client = node.raw();
-    let (mut one, mut all) = (Vec::new(), Vec::new());
+fn pairs(nodes: &[Server]) {
+    let mut client = nodes[0].raw();
+    let mut clients: Vec<Raw> = nodes.iter().map(Server::raw).collect();
+    let (set, deleted) = (Reply::Simple("OK".to_owned()), Reply::Int(1));
+    let (mut one, mut all, mut floor) = (Vec::new(), Vec::new(), Vec::new());
     let (mut acquires, mut last) = (Vec::new(), 0);
     let mut ratios = Vec::new();
     for _ in 0..ROUNDS {
@@ -197,6 +201,18 @@ fn pairs(node: &Server) {
             last = token;
             assert_eq!(released, 1);
         }
+        for _ in 0..PAIRS {
+            let start = Instant::now();
+            let before = (!floor.is_empty()).then_some(&deleted);
+            ask_all(
+                &mut clients,
+                &format!("SET floor o NX PX {TTL}"),
+                before,
+                &set,
+            );
+            ask_all(&mut clients, "DEL floor", Some(&set), &deleted);
+            floor.push(start.elapsed());
+        }
         ratios.push(ratio(
             percentile(&all[from..], 50),
             percentile(&one[from..], 50),
@@ -213,6 +229,29 @@ fn pairs(node: &Server) {
         ratios[0],
         ratios[ratios.len() - 1],
     );
+    println!(
+        "    the floor {:.1?}, floor/one {:.2}, quorum/floor {:.2}",
+        percentile(&floor, 50),
+        ratio(percentile(&floor, 50), percentile(&one, 50)),
+        ratio(percentile(&all, 50), percentile(&floor, 50)),
+    );
+}
+
+/// Sends a command to all nodes at once and waits for the first three of five to answer. The others
+/// still owe the answers to the command before, if there was one: these are read first.
+fn ask_all(clients: &mut [Raw], command: &str, before: Option<&Reply>, expected: &Reply) {
+    let majority = clients.len() / 2 + 1;
+    if let Some(before) = before {
+        for client in &mut clients[majority..] {
+            assert_eq!(client.read(), *before);
+        }
+    }
+    for client in &mut *clients {
+        client.send(command);
+    }
+    for client in &mut clients[..majority] {
+        assert_eq!(client.read(), *expected);
+    }
 }
 
 fn ratio(time: Duration, base: Duration) -> f64 {
